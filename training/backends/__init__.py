@@ -1,0 +1,1 @@
+"""Models behind the ``Policy`` protocol, one module a source of models."""

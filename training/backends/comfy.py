@@ -1,0 +1,202 @@
+"""ComfyUI's own models as a ``Policy``: the only file in training/ that imports comfy. The graph and the trainer share it.
+
+The network is called through the same ``sampling_function`` ComfyUI's samplers use, so guidance, dtype casts and
+conditioning are ComfyUI's own, in the rollout and in the update.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import comfy.options
+
+comfy.options.enable_args_parsing()  # a no-op inside ComfyUI; in the trainer it must come before every other comfy import
+
+import comfy.lora
+import comfy.model_management
+import comfy.model_sampling
+import comfy.sampler_helpers
+import comfy.samplers
+import comfy.sd
+import folder_paths
+import torch
+from torch import Tensor, nn
+
+from .. import lora
+from ..base import check_same
+from ..conditioning import ConditioningBatcher
+from ..config import Job
+
+
+def check_flow_matching(patcher: Any) -> None:
+    """``ValueError`` unless the model is a plain flow-matching model: x_t = (1 - t) x0 + t x1, t from 1 to 0.
+
+    Decided on the sampling object, never on class names.
+    """
+    sampling = patcher.get_model_object("model_sampling")
+    image_to_image = getattr(comfy.model_sampling, "IMG_TO_IMG_FLOW", ())
+    if not isinstance(sampling, comfy.model_sampling.CONST) or isinstance(sampling, image_to_image):
+        raise ValueError(f"this model is not flow matching ({type(patcher.model).__name__}): Stepwise GRPO needs a flow model such as SD3.5, Flux, Qwen-Image or Z-Image")
+    if abs(float(sampling.sigma_max) - 1) > 1e-3:
+        raise ValueError(f"this model's noise levels end at {float(sampling.sigma_max):g} instead of 1; it is another kind of flow and cannot be trained")
+    noise, clean, t = torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([0.25])
+    if not torch.allclose(sampling.noise_scaling(t, noise, clean).float(), torch.tensor([[2.75]])):
+        raise ValueError("this model mixes noise and picture in its own way (noise scale), which the transition laws do not cover")
+
+
+@contextmanager
+def ready(patcher: Any, shape: list[int]) -> Iterator[None]:
+    """The model on its device with its patches, for direct calls; cleaned up afterwards. ``shape``: of one batch of latents."""
+    with torch.no_grad():  # ComfyUI patches scaled fp8 weights with out= kernels, which refuse gradients
+        comfy.model_management.load_models_gpu([patcher], memory_required=patcher.memory_required(shape))
+    patcher.pre_run()
+    try:
+        yield
+    finally:
+        patcher.cleanup()
+
+
+class ModelVelocity:
+    """velocity(x, t, rows) of a ComfyUI model: v = (x - x0_hat) / t at states x (N, ...), times t (N,), prompts rows (N,).
+
+    Call it inside ``ready``. ``tick`` is called with the number of rows after every network call.
+    """
+
+    def __init__(self, patcher: Any, prompts: list[list], negative: list, cfg: float, tick: Callable[[int], None] | None = None, rows_per_call: int = 1 << 30) -> None:
+        self._patcher, self._negative, self._cfg, self._tick, self._limit = patcher, negative, cfg, tick, rows_per_call
+        self._batcher = ConditioningBatcher(prompts)
+
+    def __call__(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
+        parts = [self._part(x, t, rows, chunk) for chunk in torch.arange(len(x)).split(self._limit)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _part(self, x: Tensor, t: Tensor, rows: Tensor, chunk: Tensor) -> Tensor:
+        groups = self._batcher.split(rows[chunk])
+        parts = [self._call(x[chunk][where], t[chunk][where], conditioning) for where, conditioning in groups]
+        if self._tick is not None:
+            self._tick(len(chunk))
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts)[torch.cat([where for where, _ in groups]).argsort()]
+
+    def _call(self, x: Tensor, t: Tensor, conditioning: list) -> Tensor:
+        patcher, device = self._patcher, self._patcher.load_device
+        x, t = x.to(device, torch.float32), t.to(device, torch.float32)
+        conds = {name: comfy.sampler_helpers.convert_cond(entries) for name, entries in (("positive", conditioning), ("negative", self._negative))}
+        conds = comfy.samplers.process_conds(patcher.model, x, conds, device, torch.zeros_like(x), None, 0)
+        x0 = comfy.samplers.sampling_function(patcher.model, x, t, conds["negative"], conds["positive"], self._cfg, model_options=patcher.model_options)
+        return (x - x0) / t.reshape(-1, *[1] * (x.dim() - 1))
+
+
+class ComfyPolicy:
+    """A ComfyUI model with one trainable LoRA (``training.policy.Policy``).
+
+    Owns its model: LoRA layers go into the module itself, which every clone of a patcher shares.
+    """
+
+    def __init__(self, patcher: Any, job: Job) -> None:
+        check_flow_matching(patcher)
+        self.patcher, self.job = patcher, job
+        self._key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
+        lora.inject(self._module, job)
+        self._hooks = _clone_layer_norm_inputs(self._module)
+        self._parameters = lora.tensors(self._module)
+        self._velocity: ModelVelocity | None = None
+
+    @property
+    def _module(self) -> nn.Module:
+        return self.patcher.model.diffusion_model
+
+    @contextmanager
+    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 1 << 30) -> Iterator[None]:
+        """The model ready to be called under these prompts."""
+        with ready(self.patcher, shape):
+            self._velocity = ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
+            try:
+                yield
+            finally:
+                self._velocity = None
+
+    def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
+        if self._velocity is None:
+            raise RuntimeError("velocity is only defined inside prompts(...)")
+        return self._velocity(x, t, rows)
+
+    def parameters(self) -> list[Tensor]:
+        return list(self._parameters.values())
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
+
+    @torch.no_grad()
+    def set_weights(self, weights: dict[str, Tensor]) -> None:
+        if weights.keys() != self._parameters.keys():
+            raise ValueError(f"this LoRA has {len(weights)} tensors, the model takes {len(self._parameters)}: it was made for another model, targets or pack version")
+        for name, parameter in self._parameters.items():
+            parameter.copy_(weights[name])
+
+    @contextmanager
+    def base(self) -> Iterator[None]:
+        lora.switch(self._module, on=False)
+        try:
+            yield
+        finally:
+            lora.switch(self._module, on=True)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        # Newer ComfyUI has kernels without a backward and a flag that avoids them; older ones have neither.
+        flag = hasattr(comfy.model_management, "in_training")
+        if flag:
+            comfy.model_management.in_training = True
+        try:
+            with torch.enable_grad():
+                yield
+        finally:
+            if flag:
+                comfy.model_management.in_training = False
+
+    def matched_keys(self, tensors: dict[str, Tensor]) -> tuple[int, int]:
+        """How many of a version file's layers ComfyUI's own loader recognises, and of how many."""
+        total = sum(name.endswith(".lora_A.weight") for name in tensors)
+        return len(comfy.lora.load_lora(dict(tensors), self._key_map, log_missing=False)), total
+
+
+def _clone_layer_norm_inputs(module: nn.Module) -> list[Any]:
+    """Several architectures add residuals in place onto what LayerNorm saved for backward; a clone keeps gradients right."""
+
+    def clone_first(_: nn.Module, args: tuple) -> tuple:
+        return (args[0].clone(), *args[1:])
+
+    return [layer.register_forward_pre_hook(clone_first) for layer in module.modules() if isinstance(layer, nn.LayerNorm)]
+
+
+def load_base(base: dict[str, Any]) -> Any:
+    """A fresh ModelPatcher of a job's base model; a missing or replaced file is a ``ValueError``."""
+    if base["kind"] == "demo":
+        from ...demo.comfy_model import load_demo_model
+
+        return load_demo_model()
+    path = folder_paths.get_full_path(base["kind"], base["name"])
+    check_same(base, None if path is None else Path(path))
+    if base["kind"] == "checkpoints":
+        return comfy.sd.load_checkpoint_guess_config(path, output_vae=False, output_clip=False)[0]
+    return comfy.sd.load_diffusion_model(path)
+
+
+def open_policy(job: Job) -> ComfyPolicy:
+    """The job's base model with its LoRA. Loaded outside inference mode: inference tensors cannot take part in backward."""
+    with torch.inference_mode(False):
+        patcher = load_base(job.base)
+        if patcher is None:
+            raise ValueError(f"ComfyUI could not tell what kind of model {job.base.get('name')!r} is")
+        return ComfyPolicy(patcher, job)
+
+
+def set_model_folders(folders: dict[str, list[str]]) -> None:
+    """Look for models where the recorded ComfyUI does, extra model paths included."""
+    for kind, paths in folders.items():
+        known = folder_paths.folder_names_and_paths.get(kind)
+        extensions = known[1] if known else folder_paths.supported_pt_extensions
+        folder_paths.folder_names_and_paths[kind] = (list(paths), extensions)

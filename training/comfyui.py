@@ -1,0 +1,32 @@
+"""How the trainer finds ComfyUI: the record that ComfyUI leaves in its output folder when it loads the pack.
+
+Standard library only; no job and no experience ever names code, flags or absolute paths.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from .job import FOLDER, read_json, write_json
+
+
+def record_path(output: Path) -> Path:
+    return Path(output) / FOLDER / "comfyui.json"
+
+
+def write_record(output: Path, root: Path, argv: list[str], folders: dict[str, list[str]], versions: dict[str, str]) -> None:
+    """Leave {root, argv, python, folders, versions} for the trainer."""
+    write_json(record_path(output), {"root": str(root), "argv": argv, "python": sys.executable, "folders": folders, "versions": versions})
+
+
+def read_record(output: Path) -> dict[str, Any] | None:
+    return read_json(record_path(output))
+
+
+def prepare(record: dict[str, Any], comfy: Path | None) -> None:
+    """Make ``import comfy`` mean the recorded ComfyUI with its command line. Call it before the first such import."""
+    root = Path(comfy or record["root"])
+    if not (root / "comfy" / "sd.py").is_file():
+        raise SystemExit(f"{root} is not a ComfyUI folder; start ComfyUI once, or say --comfy FOLDER")
+    sys.path.insert(0, str(root))
+    sys.argv = [str(root / "main.py"), *record.get("argv", [])]

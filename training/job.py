@@ -1,0 +1,197 @@
+"""A run on disk: the only channel between graph and trainer. Standard library only.
+
+    <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/
+    <output>/loras/stepwise_grpo/<run>/v000012.safetensors
+
+Nodes write job.json and inbox/; the trainer writes everything else. Every file is written whole, then renamed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import time
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+FOLDER = "stepwise_grpo"
+_NAME = r"[\w][\w .+-]{0,62}[\w+-]|[\w]"
+_RESERVED = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}
+
+
+def check_run_name(name: str) -> str:
+    """The name if it is a plain file name of at most 64 letters; otherwise a ``ValueError`` that says what is allowed."""
+    name = unicodedata.normalize("NFC", name)
+    if not re.fullmatch(_NAME, name) or ".." in name or name.split(".")[0].lower() in _RESERVED or len(name.encode("utf-8")) > 200:
+        shown = name if len(name) <= 40 else name[:40] + "..."
+        raise ValueError(f"run name {shown!r} is not usable: take 1 to 64 letters, digits, spaces, '-', '_', '+' or '.', no slashes and no '..'")
+    return name
+
+
+def retry_sharing(action: Any, seconds: float = 2.0) -> Any:
+    """Run ``action``; on Windows a reader may hold the file for a moment, so a refusal is tried again for 2 s."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return action()
+        except PermissionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` beside ``path``, flush it to the disk, then rename: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        retry_sharing(lambda: os.replace(part, path))
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole, then rename."""
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value of a file, or None where there is none."""
+    try:
+        return json.loads(retry_sharing(path.read_bytes))
+    except FileNotFoundError:
+        return None
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class RunFolder:
+    """Paths and small files of one run below an output folder. Holds no state of its own."""
+
+    def __init__(self, output: Path, name: str) -> None:
+        self.name = check_run_name(name)
+        self.output = Path(output)
+        self.path = self.output / FOLDER / self.name
+        self.inbox = self.path / "inbox"
+        self.rejected = self.path / "rejected"
+        self.dropped = self.path / "dropped"
+        self.state = self.path / "state"
+        self.lock = self.path / "lock"
+        self.loras = self.output / "loras" / FOLDER / self.name
+
+    # what the graph writes
+
+    def agree_on_job(self, job: dict[str, Any]) -> None:
+        """Write job.json the first time; later a different value is an error that names the widget."""
+        known = read_json(self.path / "job.json")
+        if known is None:
+            write_json(self.path / "job.json", job)
+            return
+        for key in sorted({*known, *job}):
+            if known.get(key) != job.get(key):
+                raise ValueError(
+                    f"run {self.name!r} was started with {key} = {known.get(key)!r}; this graph says {job.get(key)!r}. "
+                    f"Set {key} back, or choose another run name for a new run."
+                )
+
+    def queue(self, experience: bytes) -> str:
+        """Put an experience into the inbox; returns its id, the sha256 of its content. Order of arrival is kept."""
+        id = digest_of(experience)
+        if not list(self.inbox.glob(f"*-{id}.safetensors")):
+            write_whole(self.inbox / f"{time.time_ns():020d}-{id}.safetensors", experience)
+        return id
+
+    # what everyone reads
+
+    def waiting(self) -> list[Path]:
+        """Queued experience files, oldest first."""
+        return sorted(p for p in self.inbox.glob("*.safetensors") if not p.name.startswith("."))
+
+    def job(self) -> dict[str, Any] | None:
+        return read_json(self.path / "job.json")
+
+    def latest(self) -> dict[str, Any] | None:
+        """{version, file, digest, experience} of the newest version, or None before the first."""
+        return read_json(self.path / "latest.json")
+
+    def version_file(self, version: int, ema: bool = False) -> Path:
+        return self.loras / f"v{version:06d}{'_ema' if ema else ''}.safetensors"
+
+    def lora_name(self, version: int) -> str:
+        """The name under which ComfyUI's stock loaders list the file, with this system's separator as they do."""
+        return str(Path(FOLDER) / self.name / self.version_file(version).name)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Committed events in order: of several with one version the last counts, a line cut by a crash is skipped."""
+        newest = (self.latest() or {}).get("version", 0)
+        by_version: dict[int, dict[str, Any]] = {}
+        try:
+            lines = (self.path / "events.jsonl").read_text("utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        for line in lines:
+            try:
+                event = json.loads(line)
+                by_version[event["version"]] = event
+            except (ValueError, KeyError, TypeError):
+                continue
+        return [by_version[version] for version in sorted(by_version) if version <= newest]
+
+    def fate(self, id: str) -> dict[str, Any] | None:
+        """What became of an experience: its event, or {"rejected" or "dropped": reason}, or None while it waits."""
+        for event in reversed(self.events()):
+            if event.get("experience") == id:
+                return event
+        for kind in ("rejected", "dropped"):
+            for note in (self.path / kind).glob(f"*{id}*.json"):
+                return {kind: (read_json(note) or {}).get("reason", "no reason given")}
+        return None
+
+    # what the trainer writes
+
+    def append_event(self, event: dict[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        path = self.path / "events.jsonl"
+        # A crash may have cut the last line; a fresh line must not be glued to it.
+        torn = path.exists() and path.stat().st_size > 0 and path.read_bytes()[-1:] != b"\n"
+        with open(path, "ab") as file:
+            file.write((b"\n" if torn else b"") + json.dumps(event, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def put_aside(self, path: Path, kind: str, reason: str) -> None:
+        """Move an experience to rejected/ or dropped/ with the reason beside it. The reason is written first."""
+        folder = self.path / kind
+        write_json(folder / f"{path.stem}.json", {"reason": reason, "at": time.time()})
+        retry_sharing(lambda: os.replace(path, folder / path.name))
+
+    def write_latest(self, latest: dict[str, Any]) -> None:
+        write_json(self.path / "latest.json", latest)
+
+    def write_status(self, **status: Any) -> None:
+        write_json(self.path / "status.json", {**status, "at": time.time()})
+
+    def trainer_is_alive(self, within: float = 15.0) -> bool:
+        """Whether a trainer wrote its heartbeat for this output folder during the last ``within`` seconds."""
+        status = read_json(self.output / FOLDER / "trainer.json")
+        return status is not None and not status.get("stopped") and time.time() - status.get("at", 0) < within
+
+
+def all_runs(output: Path) -> list[RunFolder]:
+    """Every run of an output folder, by name."""
+    folder = Path(output) / FOLDER
+    runs = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.is_dir():
+            try:
+                runs.append(RunFolder(output, path.name))
+            except ValueError:
+                continue
+    return runs

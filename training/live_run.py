@@ -1,0 +1,164 @@
+"""One run in the trainer's hands: its weights, optimiser and version, and the order in which an update is committed.
+
+Commit: version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
+leaves the old version in force and the experience queued, and doing the update again gives the same bits. After it the
+experience is known by its id and only removed.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from . import lora
+from .config import Job, from_json
+from .experience import Experience, unpack
+from .job import RunFolder, digest_of, retry_sharing, write_whole
+from .update import RefusedExperience, make_optimiser, update
+
+STALENESS_LIMIT = 2  # versions
+
+
+class DroppedExperience(ValueError):
+    """An experience that came too late; the message says by how much."""
+
+
+class LiveRun:
+    """The committed state of a run in memory. ``policy`` is ``ComfyPolicy`` or anything that has its methods."""
+
+    def __init__(self, folder: RunFolder, job: Job, policy: Any) -> None:
+        self.folder, self.job, self.policy = folder, job, policy
+        self.used = {event["experience"] for event in folder.events()}
+        self.restore()
+
+    def restore(self) -> None:
+        """Go to the last committed version: weights, optimiser, EMA, bit for bit. Version 0 is the untouched base."""
+        latest = self.folder.latest()
+        self.version = 0 if latest is None else latest["version"]
+        self.digest = "" if latest is None else latest["digest"]
+        self.optimiser, self.ema = None, None
+        if latest is None:
+            self.policy.set_weights(lora.first_weights(self.policy.weights(), self.job))
+            return
+        self._load_state(retry_sharing(self._state_file(self.version).read_bytes))
+
+    def train(self, path: Path, id: str) -> dict[str, Any]:
+        """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience."""
+        experience = unpack(path)
+        self._check(experience)
+        behaviour = self._behaviour(experience)
+        if self.optimiser is None:
+            self.optimiser = make_optimiser(self.policy, experience.settings)
+        try:
+            metrics = self._update(experience, behaviour)
+        except BaseException:
+            self.restore()
+            raise
+        return self._commit(experience, metrics, id)
+
+    def _update(self, e: Experience, behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
+        shape = [min(e.settings.rows_per_call, e.states.shape[1]), *e.states.shape[2:]]
+        with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape):
+            metrics = update(self.policy, self.optimiser, e, seed=self.version, behaviour=behaviour)
+        self._average(e.settings.ema)
+        return metrics
+
+    def _check(self, e: Experience) -> None:
+        if e.job != self.job:
+            raise RefusedExperience("it was made for another base model, targets, rank or alpha than this run trains")
+        if e.origin.version > self.version:
+            raise RefusedExperience(f"it was rolled out with version {e.origin.version}, but the run is at version {self.version}")
+        if self.version - e.origin.version > STALENESS_LIMIT:
+            raise DroppedExperience(f"it was rolled out with version {e.origin.version}, the run is at {self.version}: more than {STALENESS_LIMIT} versions old")
+
+    def _behaviour(self, e: Experience) -> dict[str, Tensor] | None:
+        """Weights of the version that made the experience, or None when it is the current one."""
+        if e.origin.version == self.version:
+            return None
+        if e.origin.version == 0:
+            return lora.first_weights(self.policy.weights(), self.job)
+        data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
+        if digest_of(data) != e.origin.digest:
+            raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
+        return lora.load(data)
+
+    def _average(self, decay: float) -> None:
+        if not decay:
+            self.ema = None
+            return
+        now = self.policy.weights()
+        self.ema = {name: w.lerp(now[name], 1 - decay) for name, w in self.ema.items()} if self.ema else now
+
+    def _commit(self, e: Experience, metrics: dict[str, Any], id: str) -> dict[str, Any]:
+        version, weights = self.version + 1, self.policy.weights()
+        about = {"run": self.folder.name, "version": version, "prompts": e.texts}
+        matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha))
+        if matched != total:
+            self.restore()
+            raise RefusedExperience(f"ComfyUI's loader would recognise only {matched} of {total} layers of the LoRA")
+        data = lora.save(weights, self.job, about)
+        write_whole(self.folder.version_file(version), data)
+        if self.ema:
+            write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))
+        write_whole(self._state_file(version), self._state(weights))
+        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **_about(e), **metrics}
+        self.folder.append_event(event)
+        file = self.folder.version_file(version).relative_to(self.folder.output).as_posix()
+        self.folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": id})
+        self.version, self.digest = version, digest_of(data)
+        self.used.add(id)
+        self._forget_old_states()
+        return event
+
+    def _state_file(self, version: int) -> Path:
+        return self.folder.state / f"v{version:06d}.safetensors"
+
+    def _state(self, weights: dict[str, Tensor]) -> bytes:
+        tensors = {f"weight/{name}": w for name, w in weights.items()}
+        tensors.update({f"ema/{name}": w for name, w in (self.ema or {}).items()})
+        for i, moments in self.optimiser.state_dict()["state"].items():
+            tensors.update({f"adam/{i}/{key}": value.detach().cpu().contiguous() for key, value in moments.items()})
+        return safetensors.torch.save(tensors, {"stepwise_grpo": json.dumps({"version": self.version + 1})})
+
+    def _load_state(self, data: bytes) -> None:
+        tensors = safetensors.torch.load(data)
+        part = lambda prefix: {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        self.policy.set_weights(part("weight/"))
+        self.ema = part("ema/") or None
+        self.optimiser = torch.optim.AdamW(self.policy.parameters())
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in part("adam/").items():
+            index, key = name.split("/")
+            state.setdefault(int(index), {})[key] = tensor
+        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+
+    def _forget_old_states(self) -> None:
+        for path in self.folder.state.glob("v*.safetensors"):
+            if path not in (self._state_file(self.version), self._state_file(self.version - 1)):
+                path.unlink(missing_ok=True)
+
+
+def _about(e: Experience) -> dict[str, Any]:
+    final = e.rewards[-1]
+    start = e.rewards[0]
+    return {
+        "behaviour_version": e.origin.version,
+        "reward_mean": final.mean().item(),
+        "reward_std": final.std(correction=0).item(),
+        "reward_start": start.mean().item() if start.isfinite().all() else None,
+        "law": e.schedule.law,
+        "eta": e.schedule.eta,
+        "pictures": len(final),
+        **{key: e.about.get(key) for key in ("seed", "credit", "evaluations", "zero_variance_groups")},
+        "rollout_seconds": e.about.get("seconds"),
+    }
+
+
+def open_run(folder: RunFolder, policy_for: Any) -> LiveRun:
+    """The run as its files say. ``policy_for(job)`` gives the model, kept between runs of one base."""
+    job = from_json(Job, folder.job())
+    return LiveRun(folder, job, policy_for(job))

@@ -1,0 +1,109 @@
+"""LoRA on a module by PEFT: inject, read, write, and the file other programs load.
+
+File keys are ComfyUI's native form, ``diffusion_model.<module path>.lora_A.weight``, ``.lora_B.weight`` and ``.alpha``.
+Without alpha a loader would apply the LoRA at scale 1 instead of alpha / rank, silently.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from .config import Job, to_json
+
+PREFIX = "diffusion_model."
+ADAPTER = "default"
+TARGETS = {
+    "attention": r"(.*\.)?[^.]*(attn|attention)[^.]*\..*",
+    "all": r".*",
+}
+
+
+def target_layers(module: nn.Module, targets: str) -> list[str]:
+    """Paths of the Linear layers that the preset ``targets`` means, sorted."""
+    if targets not in TARGETS:
+        raise ValueError(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
+    names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear) and re.fullmatch(TARGETS[targets], name)]
+    if not names:
+        raise ValueError(f"this model has no linear layer that the targets {targets!r} mean")
+    return sorted(names)
+
+
+def inject(module: nn.Module, job: Job) -> None:
+    """Put a LoRA on the target layers: fp32 whatever the base is, A random by ``job.seed``, B zero, so nothing changes yet."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    names = target_layers(module, job.targets)
+    module.requires_grad_(False)
+    pattern = "|".join(re.escape(name) for name in names)
+    config = LoraConfig(r=job.rank, lora_alpha=job.alpha, target_modules=f"({pattern})", lora_dropout=0.0, bias="none")
+    inject_adapter_in_model(config, module, adapter_name=ADAPTER)
+    for layer in _layers(module).values():
+        layer.lora_A.to(torch.float32)
+        layer.lora_B.to(torch.float32)
+    parameters = tensors(module)
+    with torch.no_grad():
+        for name, start in first_weights(parameters, job).items():
+            parameters[name].copy_(start)
+
+
+def first_weights(like: Mapping[str, Tensor], job: Job) -> dict[str, Tensor]:
+    """The LoRA before any update, fp32 with the shapes of ``like``: A normal with std 1 / rank, B zero.
+
+    Drawn here, not by PEFT: an fp8 base would round the start to a few values, and the job's seed must decide it.
+    """
+    generator = torch.Generator("cpu").manual_seed(job.seed)
+    return {name: torch.randn(w.shape, generator=generator) / job.rank if name.endswith("lora_A.weight") else torch.zeros(w.shape) for name, w in like.items()}
+
+
+def _layers(module: nn.Module) -> dict[str, Any]:
+    from peft.tuners.lora import LoraLayer
+
+    return {name: layer for name, layer in module.named_modules() if isinstance(layer, LoraLayer)}
+
+
+def tensors(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The LoRA's parameters by '<module path>.lora_A.weight', in a fixed order."""
+    result = {}
+    for name, layer in sorted(_layers(module).items()):
+        result[f"{name}.lora_A.weight"] = layer.lora_A[ADAPTER].weight
+        result[f"{name}.lora_B.weight"] = layer.lora_B[ADAPTER].weight
+    return result
+
+
+def switch(module: nn.Module, on: bool) -> None:
+    """Turn the LoRA on or off. PEFT's switch also turns off its gradients, which come back with it."""
+    for layer in _layers(module).values():
+        layer.enable_adapters(on)
+
+
+def file_tensors(weights: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
+    """The tensors of a version file: fp32, with one alpha a layer."""
+    result = {PREFIX + name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
+    for name in weights:
+        if name.endswith(".lora_A.weight"):
+            result[PREFIX + name.removesuffix(".lora_A.weight") + ".alpha"] = torch.tensor(float(alpha))
+    return result
+
+
+def save(weights: dict[str, Tensor], job: Job, about: dict[str, Any]) -> bytes:
+    """A version file as bytes, with the job and the version in its metadata."""
+    meta = {
+        "stepwise_grpo": json.dumps({**about, "job": to_json(job)}, sort_keys=True),
+        "ss_network_module": "stepwise_grpo",
+        "ss_network_dim": str(job.rank),
+        "ss_network_alpha": str(job.alpha),
+        "modelspec.title": f"{about.get('run', '')} v{about.get('version', 0)}",
+        "modelspec.implementation": "stepwise-flow-grpo",
+    }
+    return safetensors.torch.save(file_tensors(weights, job.alpha), meta)
+
+
+def load(data: bytes) -> dict[str, Tensor]:
+    """The LoRA's tensors by module path from a version file's bytes."""
+    found = safetensors.torch.load(data)
+    return {name.removeprefix(PREFIX): tensor for name, tensor in found.items() if not name.endswith(".alpha")}

@@ -1,0 +1,47 @@
+"""What the loop needs from a model, a decoder and a reward. Backends and nodes provide them; nothing here is concrete."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+# decode(latents (N, ...) in model space) -> pictures (N, H, W, 3) in [0, 1]
+Decoder = Callable[[Tensor], Tensor]
+
+
+class Reward(Protocol):
+    """Scores finished pictures. ``spec`` is JSON from which training/rewards rebuilds the same reward."""
+
+    spec: dict[str, Any]
+
+    def score(self, images: Tensor, prompts: Sequence[str]) -> Tensor:
+        """(N,) float scores of ``images`` (N, H, W, 3) in [0, 1], one prompt each; higher is better."""
+        ...
+
+
+class Policy(Protocol):
+    """A trainable velocity model with one LoRA: current weights, any version's weights, and the base (LoRA off)."""
+
+    def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
+        """v (N, ...) at states x (N, ...) and times t (N,) under the prompts of ``rows`` (N,): indices of prompts."""
+        ...
+
+    def parameters(self) -> list[Tensor]:
+        """The LoRA's tensors, fp32, in a fixed order."""
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """A detached copy of the LoRA's tensors by name."""
+        ...
+
+    def set_weights(self, weights: dict[str, Tensor]) -> None:
+        """Put these LoRA tensors in place. Never between a forward and its backward."""
+        ...
+
+    def base(self) -> Any:
+        """A context manager inside which the LoRA is off: the base model."""
+        ...
+
+    def training(self) -> Any:
+        """A context manager around forward and backward with gradients."""
+        ...
