@@ -20,10 +20,10 @@ COLOURS = {  # name: sRGB in [0, 1]
 SIZES = {"small": 14.0, "big": 19.0}  # px, radius of the circle; the other kinds have about its area
 PLACES = {  # name: (x, y) of the shape's middle, px
     "centre": (64.0, 64.0),
-    "top": (64.0, 36.0),
-    "bottom": (64.0, 92.0),
-    "left": (36.0, 64.0),
-    "right": (92.0, 64.0),
+    "top": (64.0, 32.0),
+    "bottom": (64.0, 96.0),
+    "left": (32.0, 64.0),
+    "right": (96.0, 64.0),
 }
 BACKGROUNDS = {
     "white": (0.96, 0.96, 0.96),

@@ -52,7 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--credit", default="centred", choices=list(SCHEMES), help="how rewards become credit (default centred)")
     parser.add_argument("--law", default="ddim", choices=list(LAWS), help="the transition law (default ddim)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("demo_output"), help="folder for pictures, LoRA and logs (default demo_output)")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for pictures, LoRA and logs (default out/demo)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--exit", action="store_true", help="end when done instead of serving the page")
     options = parser.parse_args(arguments)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from pathlib import Path
 
 from . import pins
 from .errors import SetupError
-from .packages import remove_broken, run_pip, site_packages
+from .packages import broken_packages, run_pip, site_packages
 from .progress import Progress
 
 FOLDER = ".venv"
 STAMP = "stepwise-setup.json"  # written last: without it the set-up is not finished
 LOG = "stepwise-pip.log"
+ATTEMPTS = 2
 
 
 def python_in(venv: Path, windows: bool = os.name == "nt") -> Path:
@@ -39,7 +41,7 @@ def ensure_python(root: Path, repair: bool = False) -> Path:
     python = python_in(venv)
     if not runs(python):
         _make(venv, clear=venv.exists())
-    elif (repair or not _stamps(venv)) and not runs(python, "-m", "pip", "--version"):
+    elif (repair or not read_stamps(venv)) and not runs(python, "-m", "pip", "--version"):
         _make(venv, clear=False)
     return python
 
@@ -58,20 +60,31 @@ def ensure_packages(root: Path, name: str, requirements: Sequence[str], what: st
     """Install ``requirements``; quick when ``name`` was installed before from the same requirements and pins."""
     venv = root / FOLDER
     digest = digest_of(requirements)
-    if not repair and _stamps(venv).get(name) == digest:
+    if not repair and read_stamps(venv).get(name) == digest:
         return
     python = python_in(venv)
     wanted, limits = venv / f"stepwise-{name}.txt", venv / "stepwise-constraints.txt"
     wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
     limits.write_text(pins.constraints_text(), encoding="utf-8")
     with Progress(what) as progress:
-        # A package cut short by an interrupted run counts as installed until it is removed.
-        broken = remove_broken(site_packages(python))
-        if broken:
-            _write_stamps(venv, {})
-            progress.note(f"repairing {', '.join(broken)}")
-        run_pip(python, ["install", "-r", str(wanted), "-c", str(limits)], progress, venv / LOG)
-    _write_stamps(venv, {**_stamps(venv), name: digest})
+        for _ in range(ATTEMPTS):
+            _forget_broken(venv, progress)
+            run_pip(python, ["install", "-r", str(wanted), "-c", str(limits)], progress, venv / LOG)
+            if not broken_packages(site_packages(python)):
+                break
+        else:
+            raise SetupError(f"packages in {venv} stay incomplete. Is the disk full, or does a virus scanner remove files? Delete that folder and try again.")
+    write_stamps(venv, {**read_stamps(venv), name: digest})
+
+
+def _forget_broken(venv: Path, progress: Progress) -> None:
+    """A package cut short by an interrupted run counts as installed until it is forgotten."""
+    broken = broken_packages(site_packages(python_in(venv)))
+    if broken:
+        write_stamps(venv, {})
+        progress.note("repairing " + ", ".join(info.name for info in broken))
+    for info in broken:
+        shutil.rmtree(info)
 
 
 def requirement_lines(text: str, without: frozenset[str] = frozenset()) -> list[str]:
@@ -89,14 +102,15 @@ def digest_of(requirements: Sequence[str]) -> str:
     return hashlib.sha256("\n".join([*requirements, pins.constraints_text()]).encode("utf-8")).hexdigest()
 
 
-def _stamps(venv: Path) -> dict[str, str]:
+def read_stamps(venv: Path) -> dict[str, str]:
+    """Digest of what was installed last, by the name of the set of packages."""
     try:
         return json.loads((venv / STAMP).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
 
 
-def _write_stamps(venv: Path, stamps: dict[str, str]) -> None:
+def write_stamps(venv: Path, stamps: dict[str, str]) -> None:
     part = venv / f"{STAMP}.part"
     part.write_text(json.dumps(stamps), encoding="utf-8")
     os.replace(part, venv / STAMP)

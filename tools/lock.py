@@ -1,4 +1,4 @@
-"""One set-up at a time: a lock that ends with the process that holds it, however that ends."""
+"""One set-up at a time: a lock that ends with the processes that hold it, however they end."""
 
 import contextlib
 import os
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import IO
 
 from .progress import Progress
+
+_held: list[int] = []
 
 if os.name == "nt":
     import msvcrt
@@ -19,6 +21,11 @@ else:
 
     def _try(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def to_share() -> tuple[int, ...]:
+    """File descriptors for a child that must keep the lock when this process is killed: pip would go on writing alone."""
+    return tuple(_held) if os.name != "nt" else ()
 
 
 @contextlib.contextmanager
@@ -36,4 +43,8 @@ def only_one(path: Path) -> Iterator[None]:
                     waiting.enter_context(Progress("waiting for another dev.py that is setting up"))
                 time.sleep(0.2)
         waiting.close()
-        yield
+        _held.append(file.fileno())
+        try:
+            yield
+        finally:
+            _held.remove(file.fileno())

@@ -1,12 +1,12 @@
-"""pip as a child process, and the repair of what it leaves behind when it is interrupted."""
+"""pip as a child process, and what it leaves behind when it is interrupted."""
 
 import csv
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from . import lock
 from .errors import SetupError
 from .progress import Progress
 
@@ -24,6 +24,7 @@ def run_pip(python: Path, arguments: Sequence[str], progress: Progress, log: Pat
         env={**os.environ, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"},
         encoding="utf-8",
         errors="replace",
+        pass_fds=lock.to_share(),
     )
     try:
         for line in child.stdout or ():
@@ -77,12 +78,9 @@ def _failure(lines: Sequence[str], log: Path | None) -> str:
     return f"pip could not install what is needed. Its last lines:\n{tail}Check the network and the free disk space, then run the same command again.{where}"
 
 
-def remove_broken(folder: Path) -> list[str]:
-    """Forget packages in a site-packages folder whose files are missing or cut short, so that pip installs them again."""
-    broken = sorted(info for info in folder.glob("*.dist-info") if not is_whole(info))
-    for info in broken:
-        shutil.rmtree(info)
-    return [info.name.removesuffix(".dist-info") for info in broken]
+def broken_packages(folder: Path) -> list[Path]:
+    """The .dist-info folders in site-packages whose packages have files missing or cut short."""
+    return sorted(info for info in folder.glob("*.dist-info") if not is_whole(info))
 
 
 def is_whole(info: Path) -> bool:

@@ -56,7 +56,9 @@ def signature(tree: Tree) -> Any:
     Token counts are part of the shapes, so unequal prompts are never padded into one batch.
     """
     if isinstance(tree, Tensor):
-        return ("tensor", str(tree.dtype), tuple(tree.shape[1:]))
+        # What ``stack`` shares instead of joining must be equal, not only of one shape.
+        content = () if _has_row(tree) else (tuple(tree.shape), tuple(tree.flatten().tolist()))
+        return ("tensor", str(tree.dtype), tuple(tree.shape[1:]), content)
     if isinstance(tree, dict):
         return ("dict", tuple(sorted((key, signature(value)) for key, value in tree.items())))
     if isinstance(tree, (list, tuple)):
@@ -68,8 +70,7 @@ def stack(trees: list[Tree]) -> Tree:
     """One conditioning whose tensors have a row for each of ``trees`` (equal signatures, each with one row)."""
     first = trees[0]
     if isinstance(first, Tensor):
-        # A scalar or a tensor with several rows has no batch of prompts to join: it is shared.
-        return first if first.dim() == 0 or first.shape[0] != 1 else torch.cat(trees)
+        return torch.cat(trees) if _has_row(first) else first
     if isinstance(first, dict):
         return {key: stack([tree[key] for tree in trees]) for key in first}
     if isinstance(first, (list, tuple)):
@@ -77,9 +78,16 @@ def stack(trees: list[Tree]) -> Tree:
     return first
 
 
+def _has_row(tensor: Tensor) -> bool:
+    """Whether it has one row, that of its prompt; a scalar or a tensor with several rows is shared by a batch."""
+    return tensor.dim() > 0 and tensor.shape[0] == 1
+
+
 def flatten(tree: Tree, path: str, tensors: dict[str, Tensor]) -> Any:
     """JSON of a tree; its tensors go into ``tensors`` under their path, in their own dtype."""
     if isinstance(tree, Tensor):
+        while path in tensors:  # a key may contain a slash
+            path += "+"
         tensors[path] = tree.detach().cpu().contiguous()
         return {"tensor": path}
     if isinstance(tree, dict):

@@ -116,5 +116,5 @@ class PreviewSettings:
 
     def __post_init__(self) -> None:
         _need(1 <= self.substeps <= 64, f"substeps must lie between 1 and 64; got {self.substeps}")
-        _need(self.spacing >= 1, f"spacing must be at least 1; got {self.spacing:g}")
+        _need(self.spacing >= 1 and math.isfinite(self.spacing), f"spacing must be at least 1; got {self.spacing:g}")
         _need(self.rows_per_call >= 1, f"rows_per_call must be at least 1; got {self.rows_per_call}")

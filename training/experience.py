@@ -91,7 +91,7 @@ def unpack(path: Path) -> Experience:
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        meta = json.loads(header["__metadata__"][KEY])
+        meta = dict(json.loads(header["__metadata__"][KEY]))
     except Exception as error:
         raise UnreadableExperience(f"{path.name} is cut short or not an experience file ({type(error).__name__}: {error})") from error
     if meta.get("format") != FORMAT:
@@ -125,8 +125,14 @@ def _build(meta: dict[str, Any], tensors: dict[str, Tensor]) -> Experience:
 
 def _check(e: Experience) -> None:
     steps, rows = e.schedule.steps, e.states.shape[1]
-    if e.states.shape[0] != steps + 1 or e.velocities.shape != e.states[1:].shape or e.advantages.shape != (steps, rows):
-        raise ValueError(f"shapes do not fit: states {tuple(e.states.shape)}, velocities {tuple(e.velocities.shape)}, advantages {tuple(e.advantages.shape)}, {steps} steps")
-    for name in ("states", "velocities", "advantages"):
-        if not torch.isfinite(getattr(e, name)).all():
+    expected = {"states": (steps + 1, *e.states.shape[1:]), "velocities": (steps, *e.states.shape[1:]), "rewards": (steps + 1, rows), "advantages": (steps, rows)}
+    for name, shape in expected.items():
+        if getattr(e, name).shape != shape:
+            raise ValueError(f"shapes do not fit: {name} {tuple(getattr(e, name).shape)} instead of {shape} in {steps} steps")
+    if not e.conditioning or rows % len(e.conditioning) or len(e.texts) != len(e.conditioning):
+        raise ValueError(f"{rows} rows do not form groups of {len(e.conditioning)} prompts with {len(e.texts)} texts")
+    if not e.schedule.stochastic:
+        raise ValueError("no step is stochastic, so there is nothing to train on")
+    for name, values in {"states": e.states, "velocities": e.velocities, "advantages": e.advantages, "final rewards": e.rewards[-1]}.items():
+        if not torch.isfinite(values).all():
             raise ValueError(f"{name} contain NaN or infinity")

@@ -17,13 +17,15 @@ from typing import Any
 
 FOLDER = "stepwise_grpo"
 _NAME = r"[\w][\w .+-]{0,62}[\w+-]|[\w]"
-_RESERVED = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}
+_RESERVED = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}  # on Windows
+_OURS = {"trainer.json", "trainer.lock", "comfyui.json"}  # files that lie beside the runs
 
 
 def check_run_name(name: str) -> str:
     """The name if it is a plain file name of at most 64 letters; otherwise a ``ValueError`` that says what is allowed."""
     name = unicodedata.normalize("NFC", name)
-    if not re.fullmatch(_NAME, name) or ".." in name or name.split(".")[0].lower() in _RESERVED or len(name.encode("utf-8")) > 200:
+    device = unicodedata.normalize("NFKC", name).lower().split(".")[0].strip()
+    if not re.fullmatch(_NAME, name) or ".." in name or device in _RESERVED or name.lower() in _OURS or len(name.encode("utf-8")) > 200:
         shown = name if len(name) <= 40 else name[:40] + "..."
         raise ValueError(f"run name {shown!r} is not usable: take 1 to 64 letters, digits, spaces, '-', '_', '+' or '.', no slashes and no '..'")
     return name
@@ -133,13 +135,13 @@ class RunFolder:
         newest = (self.latest() or {}).get("version", 0)
         by_version: dict[int, dict[str, Any]] = {}
         try:
-            lines = (self.path / "events.jsonl").read_text("utf-8").splitlines()
+            lines = (self.path / "events.jsonl").read_bytes().splitlines()  # bytes: a crash may cut a letter in two
         except FileNotFoundError:
             return []
         for line in lines:
             try:
                 event = json.loads(line)
-                by_version[event["version"]] = event
+                by_version[int(event["version"])] = event
             except (ValueError, KeyError, TypeError):
                 continue
         return [by_version[version] for version in sorted(by_version) if version <= newest]

@@ -17,8 +17,13 @@ from .config import Job, to_json
 
 PREFIX = "diffusion_model."
 ADAPTER = "default"
+# Flux, Flux.2, Chroma and Hunyuan fuse attention and MLP of their single blocks, most of the network, into two layers.
+_ATTENTION = r"(.*\.)?[^.]*(attn|attention)[^.]*\..*|(.*\.)?single_blocks\.\d+\.linear[12]"
+# Inside a numbered block only: embedders of time and text have an mlp too.
+_MLP = r".*\.\d+\.(.*\.)?((img_|txt_)?mlp[CX]?|ff(_[it])?|ffn|feed_forward)\..*"
 TARGETS = {
-    "attention": r"(.*\.)?[^.]*(attn|attention)[^.]*\..*",
+    "attention": _ATTENTION,
+    "attention_mlp": f"{_ATTENTION}|{_MLP}",
     "all": r".*",
 }
 
@@ -100,7 +105,17 @@ def save(weights: dict[str, Tensor], job: Job, about: dict[str, Any]) -> bytes:
         "modelspec.title": f"{about.get('run', '')} v{about.get('version', 0)}",
         "modelspec.implementation": "stepwise-flow-grpo",
     }
-    return safetensors.torch.save(file_tensors(weights, job.alpha), meta)
+    return _sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha), meta))
+
+
+def _sorted_metadata(data: bytes) -> bytes:
+    """safetensors writes metadata in random order; here the same weights must give the same bytes, hence the same digest."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def load(data: bytes) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from .core.noise import initial_noise, step_noise
 from .core.schedule import Schedule
 from .core.transitions import draw
-from .core.tweedie import Velocity
+from .core.tweedie import Velocity, clean_estimate
 
 # on_step(k, states, velocities): called after step k with the states before it and their velocities, both (B, ...)
 OnStep = Callable[[int, Tensor, Tensor], None]
@@ -48,6 +48,20 @@ def rollout(
         x = _step(schedule, k, x, v, seed, prompt_ids, members)
         states.append(x)
     return Path(torch.stack(states), torch.stack(velocities), evaluations)
+
+
+def walk(velocity: Velocity, schedule: Schedule, x: Tensor, seed: int, on_step: OnStep | None = None) -> Tensor:
+    """The last states of rows ``x`` (B, ...) that start as given; row i draws its noise as member i of prompt 0.
+
+    ``on_step(k, states, clean estimates)``.
+    """
+    for k in range(schedule.steps):
+        t = torch.full((len(x),), schedule.times[k])
+        v = velocity(x, t, torch.arange(len(x)))
+        if on_step is not None:
+            on_step(k, x, clean_estimate(x, v, t))
+        x = _step(schedule, k, x, v, seed, [0], len(x))
+    return x
 
 
 def _step(schedule: Schedule, k: int, x: Tensor, v: Tensor, seed: int, prompt_ids: Sequence[int], members: int) -> Tensor:

@@ -156,7 +156,7 @@ def _summary(steps: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _refuse_foreign_velocity(metrics: dict[str, Any]) -> None:
-    if metrics["graph_velocity_error"] > 0.2:
+    if not metrics["graph_velocity_error"] <= 0.2:  # so that NaN is refused as well
         raise RefusedExperience(
             f"the trainer's velocity differs from the recorded one by {metrics['graph_velocity_error']:.0%}: "
             "the graph used another model, prompt, cfg or patch than this run trains"
@@ -164,7 +164,7 @@ def _refuse_foreign_velocity(metrics: dict[str, Any]) -> None:
 
 
 def _refuse_wrong_ratio(error: float, clip: float) -> None:
-    if error > clip / 100:
+    if not error <= clip / 100:
         raise RefusedExperience(f"the ratio starts at 1 +- {error:.2e}, above clip / 100 = {clip / 100:.2e}: this model computes differently with gradients")
 
 

@@ -18,11 +18,11 @@ import torch
 from ..captions import KINDS, SLOTS
 from ..codec import Codec
 from ..words import TOKENS, UNSAID, pool, word_vectors
-from .pictures import asked_places, codes, draw_masks, keep_whole, latents, rgb
+from .pictures import asked_places, codes, draw_masks, settle, latents, rgb
 from ..captions import BACKGROUNDS, COLOURS
 
-SWAY = 15.0  # px, std of the noise-bound move along each axis
-LOOSE = 3.0  # px, std of the independent move
+SWAY = 9.0  # px, std of the noise-bound move along each axis
+LOOSE = 2.0  # px, std of the independent move
 DROP_WORD, DROP_ALL = 0.03, 0.10
 SHIFT = 3.0  # of the time grid, as in the stock SD3 sampler
 
@@ -53,7 +53,7 @@ class Batches:
         share = self.size // len(KINDS)
         rows = torch.cat([kind[torch.randint(len(kind), (share,))] for kind in self.by_kind])
         x1 = torch.randn(len(rows), 16, 16, 16)
-        centre = keep_whole(asked_places(rows) + moves(self.codec, rows, x1))
+        centre = settle(asked_places(rows) + moves(self.codec, rows, x1))
         x0 = latents(self.codec, rows, draw_masks(rows, centre))
         ids = rows + self.offsets
         if self.drop:

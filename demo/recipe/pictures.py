@@ -10,7 +10,8 @@ from ..captions import BACKGROUNDS, COLOURS, KINDS, PLACES, SIDE, SIZES, Caption
 from ..codec import PATCH, Codec
 from ..shapes import mask
 
-REACH = 35.0  # px from the picture's middle: no shape's centroid lies farther out, so that every shape stays whole
+REACH = 32.0  # px from the picture's middle: no shape's centroid lies farther out, so that every shape stays whole
+LATTICE = 16.0  # px; centroids lie on the corners of the transformer's patches: every shape looks the same to it anywhere
 
 
 def rgb(table: dict[str, tuple[float, float, float]]) -> torch.Tensor:
@@ -35,9 +36,9 @@ def asked_places(rows: torch.Tensor) -> torch.Tensor:
     return torch.tensor(list(PLACES.values()))[rows[:, 3]]
 
 
-def keep_whole(centre: torch.Tensor) -> torch.Tensor:
-    """Pull centroids (B, 2) px back to where every shape is whole."""
-    return SIDE / 2 + (centre - SIDE / 2).clamp(-REACH, REACH)
+def settle(centre: torch.Tensor) -> torch.Tensor:
+    """Move centroids (B, 2) px to the nearest lattice point at which every shape is whole."""
+    return SIDE / 2 + ((centre - SIDE / 2) / LATTICE).round().mul(LATTICE).clamp(-REACH, REACH)
 
 
 def draw_masks(rows: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:

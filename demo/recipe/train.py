@@ -74,7 +74,7 @@ def state(batch: Batch) -> torch.Tensor:
     return (1 - t) * batch.x0 + t * batch.x1
 
 
-def train(net: nn.Module, codec: Codec, plan: Plan, report=print, loss=flow_loss, every: float = 100.0) -> nn.Module:
+def train(net: nn.Module, codec: Codec, plan: Plan, report=print, loss=flow_loss, every: float = 60.0) -> nn.Module:
     """Train for plan.seconds; returns the moving average. report(average, text) is called about every `every` s."""
     torch.manual_seed(plan.seed)
     trainer, batches = Trainer(net, plan), Batches(codec, plan.batch)

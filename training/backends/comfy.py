@@ -1,4 +1,4 @@
-"""ComfyUI's own models as a ``Policy``: the only file in training/ that imports comfy. The graph and the trainer share it.
+"""ComfyUI's own models as a ``Policy``. The graph and the trainer share it; nothing in training/ outside this folder imports comfy.
 
 The network is called through the same ``sampling_function`` ComfyUI's samplers use, so guidance, dtype casts and
 conditioning are ComfyUI's own, in the rollout and in the update.
@@ -27,6 +27,8 @@ from .. import lora
 from ..base import check_same
 from ..conditioning import ConditioningBatcher
 from ..config import Job
+from .gradients import prepare_gradients
+from .stacking import follow_layers
 
 
 def check_flow_matching(patcher: Any) -> None:
@@ -95,12 +97,14 @@ class ComfyPolicy:
     Owns its model: LoRA layers go into the module itself, which every clone of a patcher shares.
     """
 
-    def __init__(self, patcher: Any, job: Job) -> None:
+    def __init__(self, patcher: Any, job: Job, checkpoint: bool = False) -> None:
+        """``checkpoint``: compute transformer blocks again in backward instead of keeping their activations."""
         check_flow_matching(patcher)
         self.patcher, self.job = patcher, job
         self._key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
+        prepare_gradients(self._module, checkpoint)
         lora.inject(self._module, job)
-        self._hooks = _clone_layer_norm_inputs(self._module)
+        follow_layers(patcher)
         self._parameters = lora.tensors(self._module)
         self._velocity: ModelVelocity | None = None
 
@@ -163,15 +167,6 @@ class ComfyPolicy:
         return len(comfy.lora.load_lora(dict(tensors), self._key_map, log_missing=False)), total
 
 
-def _clone_layer_norm_inputs(module: nn.Module) -> list[Any]:
-    """Several architectures add residuals in place onto what LayerNorm saved for backward; a clone keeps gradients right."""
-
-    def clone_first(_: nn.Module, args: tuple) -> tuple:
-        return (args[0].clone(), *args[1:])
-
-    return [layer.register_forward_pre_hook(clone_first) for layer in module.modules() if isinstance(layer, nn.LayerNorm)]
-
-
 def load_base(base: dict[str, Any]) -> Any:
     """A fresh ModelPatcher of a job's base model; a missing or replaced file is a ``ValueError``."""
     if base["kind"] == "demo":
@@ -185,13 +180,13 @@ def load_base(base: dict[str, Any]) -> Any:
     return comfy.sd.load_diffusion_model(path)
 
 
-def open_policy(job: Job) -> ComfyPolicy:
+def open_policy(job: Job, checkpoint: bool = False) -> ComfyPolicy:
     """The job's base model with its LoRA. Loaded outside inference mode: inference tensors cannot take part in backward."""
     with torch.inference_mode(False):
         patcher = load_base(job.base)
         if patcher is None:
             raise ValueError(f"ComfyUI could not tell what kind of model {job.base.get('name')!r} is")
-        return ComfyPolicy(patcher, job)
+        return ComfyPolicy(patcher, job, checkpoint)
 
 
 def set_model_folders(folders: dict[str, list[str]]) -> None:

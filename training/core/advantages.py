@@ -108,6 +108,8 @@ def advantages(scheme: str, gains: Tensor, final: Tensor, stochastic: tuple[int,
     need(group_size >= 2, f"a group needs at least 2 members to compare; got {group_size}")
     need(final.shape[0] % group_size == 0 and gains.shape[1:] == final.shape, f"gains {tuple(gains.shape)} and final {tuple(final.shape)} do not form groups of {group_size}")
     need(len(stochastic) > 0, "no step is stochastic, so there is nothing to give credit to: raise eta above 0")
+    seen = final if scheme in NEED_NO_PREVIEWS else torch.cat([final[None], gains])
+    need(bool(seen.isfinite().all()), "the rewards contain NaN or infinity, so members cannot be compared")
     values = torch.zeros(gains.shape, dtype=torch.float32)
     steps, zero = torch.tensor(stochastic), 0
     for start in range(0, len(final), group_size):

@@ -35,7 +35,7 @@ def substep_counts(t: Tensor, substeps: int, by_time: bool) -> Tensor:
 
 def _substep_time(t: Tensor, j: int, counts: Tensor, spacing: float) -> Tensor:
     """Time after j of ``counts`` substeps from t down to 0; spacing > 1 (a shift) takes more of them at high noise."""
-    u = 1 - j / counts
+    u = 1 - j / counts.to(t.dtype)
     return t * spacing * u / (1 + (spacing - 1) * u)
 
 

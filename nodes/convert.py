@@ -1,0 +1,168 @@
+"""The only file that speaks both dialects: ComfyUI's MODEL, CONDITIONING, LATENT, SIGMAS and VAE, and ours.
+
+ComfyUI calls a flow model's time t "sigma". Its sampling functions return the clean estimate x0_hat, ours take the velocity.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import comfy.k_diffusion.sampling
+import comfy.sample
+import comfy.samplers
+import latent_preview
+import torch
+from torch import Tensor
+
+from ..training.backends.comfy import ModelVelocity, check_flow_matching, ready
+from ..training.conditioning import TAG, checked
+from ..training.config import Origin, from_json, to_json
+from ..training.core.schedule import Schedule
+from ..training.core.tweedie import Velocity
+from ..training.policy import Decoder
+from ..training.rollout import walk
+from ..training.trajectory import Prompt
+
+BASE = "stepwise_grpo_base"  # attachment: the base model's description as JSON
+ORIGIN = "stepwise_grpo_origin"  # attachment: Live LoRA's Origin as JSON
+PATCHES = "stepwise_grpo_patches"  # attachment: which state of the weight patches is Live LoRA's own
+
+
+# what a MODEL remembers
+
+
+def with_base(model: Any, base: dict[str, Any]) -> Any:
+    """A clone that remembers which base model it is."""
+    model = model.clone()
+    model.set_attachments(BASE, json.dumps(base))
+    return model
+
+
+def base_of(model: Any) -> dict[str, Any] | None:
+    found = model.get_attachment(BASE)
+    return None if found is None else json.loads(found)
+
+
+def origin_of(model: Any) -> Origin:
+    """Which LoRA version Live LoRA put on the model; the base model when there was no Live LoRA."""
+    found = model.get_attachment(ORIGIN)
+    return Origin() if found is None else from_json(Origin, json.loads(found))
+
+
+def mark_origin(before: Any, after: Any, origin: Origin) -> None:
+    """Write ``origin`` on the MODEL ``after`` that Live LoRA made from ``before``."""
+    after.set_attachments(ORIGIN, json.dumps(to_json(origin)))
+    if only_live_lora(before):
+        after.set_attachments(PATCHES, str(after.patches_uuid))
+
+
+def only_live_lora(model: Any) -> bool:
+    """Whether all weight patches on the model are Live LoRA's."""
+    return not model.patches or model.get_attachment(PATCHES) == str(model.patches_uuid)
+
+
+def check_model(model: Any) -> None:
+    """``ValueError`` unless this is a flow model on which the trainer can repeat what the graph computes."""
+    check_flow_matching(model)
+    options = model.model_options
+    found = [key for key, value in options.items() if key != "transformer_options" and value]
+    found += [f"transformer_options.{key}" for key, value in options.get("transformer_options", {}).items() if value]
+    for group in ("wrappers", "injections", "additional_models", "hook_patches", "weight_wrapper_patches"):
+        found += [f"{group}.{key}" for key, value in getattr(model, group, {}).items() if value]
+    found += [f"object_patches.{key}" for key in model.object_patches if key != "model_sampling"]
+    if found:
+        raise ValueError(f"the model carries {', '.join(found)}, which the trainer cannot repeat; take out the node between loader and sampler that adds it")
+    if not only_live_lora(model):
+        raise ValueError("the model carries a LoRA or another weight patch besides Live LoRA's, which the trainer cannot repeat; take out that loader")
+
+
+# prompts and latents
+
+
+def prompts_of(positive: list) -> tuple[Prompt, ...]:
+    """Entries that Prompt List tagged are separate prompts; all entries without a tag are one prompt, combined as ComfyUI does."""
+    if not positive:
+        raise ValueError("positive holds no prompt: connect Prompt List or CLIP Text Encode")
+    groups: dict[tuple[int, str], list] = {}
+    for entry in positive:
+        tag = entry[1].get(TAG) or {"index": 0, "prompt": ""}
+        groups.setdefault((tag["index"], tag["prompt"]), []).append(entry)
+    return tuple(Prompt(text, index, checked(entries, "positive")) for (index, text), entries in groups.items())
+
+
+def tagged(conditioning: list, text: str, index: int) -> list:
+    """Entries of one prompt of a list."""
+    return [[cond, {**options, TAG: {"prompt": text, "index": index}}] for cond, options in conditioning]
+
+
+def latent_shape(model: Any, latent: dict[str, Any]) -> list[int]:
+    """The shape of one latent; only the size of the LATENT input counts, so a picture or a mask in it is refused."""
+    samples = latent["samples"]
+    if getattr(samples, "is_nested", False):
+        raise ValueError("latent_image holds several latents at once (picture with sound), which cannot be trained; use an empty picture latent")
+    if latent.get("noise_mask") is not None:
+        raise ValueError("latent_image carries a noise mask; a rollout starts from pure noise: use an Empty Latent Image")
+    if torch.count_nonzero(samples):
+        raise ValueError("latent_image holds a picture; a rollout starts from pure noise and takes only the size: use an Empty Latent Image")
+    ratios = [latent[key] for key in ("downscale_ratio_spacial", "downscale_ratio_temporal") if key in latent]  # newer ComfyUI
+    return list(comfy.sample.fix_empty_latent_channels(model, samples, *ratios).shape[1:])
+
+
+def to_latent(model: Any, states: Tensor) -> dict[str, Any]:
+    """Model-space states (B, ...) as a LATENT."""
+    return {"samples": model.model.process_latent_out(states)}
+
+
+# network and pictures
+
+
+def velocity_of(model: Any, prompts: Sequence[Prompt], negative: list, cfg: float, rows_per_call: int, tick: Callable[[int], None]) -> Velocity:
+    """The model's velocity. Each call makes the model ready, because decoding pictures in between may have moved it away."""
+    inner = ModelVelocity(model, [prompt.conditioning for prompt in prompts], negative, cfg, tick, rows_per_call)
+    passes = 1 if cfg == 1 else 2
+
+    def velocity(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
+        with ready(model, [passes * min(len(x), rows_per_call), *x.shape[1:]]):
+            return inner(x, t, rows)
+
+    return velocity
+
+
+def decoder(model: Any, vae: Any) -> Decoder:
+    """Model-space latents -> pictures; of a video latent the first frame."""
+
+    def decode(latents: Tensor) -> Tensor:
+        if latents.dim() == 5:
+            return vae.decode(to_latent(model, latents)["samples"][:, :, :1])[:, 0]
+        return vae.decode(to_latent(model, latents)["samples"])
+
+    return decode
+
+
+def quick_look(model: Any) -> Any | None:
+    """ComfyUI's cheap latent previewer of this model, or None where it has none."""
+    form = model.get_model_object("latent_format")
+    found = latent_preview.get_previewer(model.load_device, form)
+    if found is None and form.latent_rgb_factors is not None:
+        found = latent_preview.Latent2RGBPreviewer(form.latent_rgb_factors, form.latent_rgb_factors_bias, form.latent_rgb_factors_reshape)
+    return found
+
+
+def stochastic_sampler(law: str, eta: float, seed: int) -> Any:
+    """A SAMPLER for the stock custom sampler nodes; every row of the batch has noise of its own."""
+
+    def sample(model: Any, x: Tensor, sigmas: Tensor, extra_args: dict, callback: Callable | None, disable: bool) -> Tensor:
+        check_flow_matching(model.inner_model.model_patcher)
+
+        def velocity(states: Tensor, t: Tensor, rows: Tensor) -> Tensor:
+            states, t = states.to(x), t.to(x)
+            return comfy.k_diffusion.sampling.to_d(states, t, model(states, t, **extra_args)).cpu()
+
+        def on_step(k: int, states: Tensor, clean: Tensor) -> None:
+            if callback is not None:
+                callback({"i": k, "x": states, "denoised": clean, "sigma": sigmas[k], "sigma_hat": sigmas[k]})
+
+        schedule = Schedule.of(sigmas.tolist(), law, eta)
+        return walk(velocity, schedule, x.float().cpu(), seed, on_step).to(x)
+
+    return comfy.samplers.KSAMPLER(sample)

@@ -1,0 +1,119 @@
+"""One iteration from the graph to the trainer: checked, queued, waited for."""
+
+import errno
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import folder_paths
+
+from ..training.config import Job, UpdateSettings, to_json
+from ..training.experience import pack
+from ..training.job import RunFolder, read_json
+from ..training.trajectory import Credit, Trajectory
+from .progress import Progress
+
+POLL = 0.1  # seconds
+PACK = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the trainer node shows: the newest version, its name in the stock loaders, the update's metrics, and a sentence."""
+
+    version: int
+    lora_name: str
+    note: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, job_of: Callable[[dict], Job], settings: UpdateSettings, wait: bool) -> Result:
+    """Queue the experience; with ``wait`` return when its version is there. ``job_of(base)`` is the run's job."""
+    run = RunFolder(Path(folder_paths.get_output_directory()), run_name)
+    progress = Progress(node, 1)
+    check(trajectory, credit, run)
+    try:
+        run.agree_on_job(to_json(job_of(trajectory.base)))
+        id = run.queue(pack(trajectory, credit, job_of(trajectory.base), settings))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise RuntimeError(f"no space left on the disk of {run.output}: this iteration was not queued and nothing else was changed; make room and queue again") from None
+        raise
+    fate = wait_for(run, id, progress) if wait else None
+    result = outcome(run, fate, wait)
+    progress.announce(result.note)
+    return result
+
+
+def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:
+    """``ValueError`` with the remedy unless the trainer can learn from this."""
+    origin = trajectory.origin
+    if credit.advantages.shape != trajectory.velocities.shape[:2] or credit.schedule != trajectory.schedule:
+        raise ValueError("credit belongs to another trajectory: connect Tweedie Preview & Reward to the same Stepwise SDE Sampler as this node")
+    if not trajectory.schedule.stochastic:
+        raise ValueError("no step of the trajectory is random, so there is nothing to learn: raise eta above 0 in Stepwise SDE Sampler")
+    if trajectory.base is None:
+        raise ValueError("the trainer cannot tell which file this model came from: load it with Base Model or Demo Model")
+    if origin.loras > 1:
+        raise ValueError("the model went through two Live LoRA nodes; keep one")
+    if origin.ema:
+        raise ValueError("use_ema is on in Live LoRA; the averaged weights are for looking: turn it off for training")
+    if origin.strength != 1:
+        raise ValueError(f"strength is {origin.strength:g} in Live LoRA; training needs 1")
+    if origin.loras and origin.run != run.name:
+        raise ValueError(f"Live LoRA uses the run {origin.run!r}, this node trains {run.name!r}: set run_name to the same name in both")
+    if not origin.loras and run.latest() is not None:
+        raise ValueError(f"run {run.name!r} has versions already, but the model has none of them: put Live LoRA with this run_name between the loader and the sampler, or choose another run_name")
+
+
+def wait_for(run: RunFolder, id: str, progress: Progress) -> dict[str, Any] | None:
+    """What became of the experience, or None when no trainer is there to take it. Cancelling leaves it queued."""
+    stages = {"loading": 1, "training": 2}
+    while (fate := run.fate(id)) is None:
+        if not run.trainer_is_alive():
+            return None
+        status = read_json(run.path / "status.json") or {}
+        progress.to(stages.get(status.get("phase"), 0), 3)
+        progress.say(status.get("message") or "waiting for the trainer")
+        progress.check()
+        time.sleep(POLL)
+    progress.to(3, 3)
+    return fate
+
+
+def outcome(run: RunFolder, fate: dict[str, Any] | None, wait: bool) -> Result:
+    """A rejected experience is an error; everything else has a note."""
+    if fate is not None and "rejected" in fate:
+        raise RuntimeError(f"the trainer refused this iteration: {fate['rejected']}")
+    version = (run.latest() or {}).get("version", 0)
+    name = run.lora_name(version) if version else ""
+    if fate is None:
+        return Result(version, name, queued(run, wait))
+    if "dropped" in fate:
+        return Result(version, name, f"This iteration came too late and was not used: {fate['dropped']}")
+    return Result(fate["version"], run.lora_name(fate["version"]), summary(run, fate), fate)
+
+
+def summary(run: RunFolder, event: dict[str, Any]) -> str:
+    return f"{run.name} version {event['version']}: reward {event['reward_mean']:.3f}, {event['clip_fraction']:.0%} clipped, trained in {event['seconds']:.1f} s"
+
+
+def queued(run: RunFolder, wait: bool) -> str:
+    count = len(run.waiting())
+    line = f"Queued for the trainer ({count} waiting)."
+    if not wait and run.trainer_is_alive():
+        return line
+    return f"{line} No trainer is running. Start it and leave it open; nothing is lost:\n{command(run.output)}"
+
+
+def command(output: Path) -> str:
+    """What to type to start the trainer, quoted for this system's command line."""
+    words = [sys.executable, str(PACK / "training"), "--output", str(output)]
+    return " ".join(f'"{word}"' for word in words) if os.name == "nt" else shlex.join(words)
+
+

@@ -1,0 +1,62 @@
+"""The bar, the picture and the line of text on the running node. Every tick is also a chance to cancel."""
+
+import logging
+import time
+from typing import Any
+
+import comfy.model_management
+import comfy.utils
+from PIL import Image
+
+log = logging.getLogger("stepwise_grpo")
+PREVIEW_SIZE = 768  # px, longer side of the picture on the node
+SPEAK_EVERY = 1.0  # seconds
+
+
+class Progress:
+    """Shows on the node ``node`` (a V3 node class in execution) how much of ``total`` is done."""
+
+    def __init__(self, node: Any, total: int) -> None:
+        self._id = node.hidden.unique_id if node.hidden is not None else None
+        self._bar = comfy.utils.ProgressBar(total)
+        self._done, self._total, self._started, self._spoke = 0, total, None, 0.0
+
+    def say(self, text: str) -> None:
+        """A line of text on the node. The last one stays."""
+        from server import PromptServer
+
+        server = getattr(PromptServer, "instance", None)
+        if server is not None and self._id is not None:
+            server.send_progress_text(text, self._id)
+
+    def announce(self, text: str) -> None:
+        """A line of text on the node and in ComfyUI's log."""
+        log.info(text)
+        self.say(text)
+
+    def tick(self, amount: int, what: str) -> None:
+        """``amount`` more is done. Says how long the rest will take once the first call, which may load the model, is over."""
+        now = time.monotonic()
+        self._bar.update(amount)
+        self._done += amount
+        if self._started is None:
+            self._started = (now, self._done)
+            return
+        since, already = self._started
+        left = (self._total - self._done) * (now - since) / max(self._done - already, 1)
+        if now - self._spoke > SPEAK_EVERY:
+            self._spoke = now
+            self.say(f"{self._done} of {self._total} {what}, about {left:.0f} s left")
+
+    def show(self, picture: Image.Image) -> None:
+        """A picture on the node."""
+        self._bar.update_absolute(self._done, self._total, ("JPEG", picture, PREVIEW_SIZE))
+
+    def to(self, done: int, total: int) -> None:
+        """``done`` of ``total``."""
+        self._done, self._total = done, total
+        self._bar.update_absolute(done, total)
+
+    def check(self) -> None:
+        """Stop here if the artist pressed cancel."""
+        comfy.model_management.throw_exception_if_processing_interrupted()

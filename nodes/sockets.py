@@ -1,0 +1,10 @@
+"""The three sockets of this pack. Their names can never change: workflows hold them."""
+
+from comfy_api.latest import io
+
+Trajectory = io.Custom("STEPWISE_GRPO_TRAJECTORY")
+Credit = io.Custom("STEPWISE_GRPO_CREDIT")
+Reward = io.Custom("STEPWISE_GRPO_REWARD")
+
+CATEGORY = "Stepwise GRPO"
+MAX_SEED = 0xFFFFFFFFFFFFFFFF

@@ -1,0 +1,95 @@
+"""The promises of the layout: who may import whom, and how long things may be."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACK = "stepwise_grpo"
+COMFY = {"comfy", "comfy_api", "comfy_extras", "comfy_execution", "execution", "folder_paths", "latent_preview", "node_helpers", "nodes", "server"}
+KNOW_COMFY = {f"nodes/{name}.py" for name in ("convert", "base_model", "demo_model", "live_lora")}
+# Verbs and rewards the graph shares with the trainer, and the values and files that pass between the two.
+SHARED_WITH_NODES = ("core", "rollout", "preview", "rewards", "config", "job", "policy", "trajectory", "experience", "conditioning", "prompts", "base", "comfyui")
+FOLDERS = ("training", "nodes", "demo", "tools", "tests")
+FILES = sorted([*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))])
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Absolute dotted names of everything a file imports, also inside functions; relative ones begin with ``stepwise_grpo``."""
+    package = [PACK, *file.relative_to(ROOT).parts[:-1]]
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            yield from (".".join([*base, *filter(None, [node.module]), alias.name]) for alias in node.names)
+
+
+def breaches(pattern: str, allowed: object) -> list[str]:
+    """``file: import`` for the files of ``pattern`` that import what ``allowed(name)`` refuses."""
+    return [f"{name_of(file)}: {name}" for file in sorted(ROOT.glob(pattern)) for name in imports(file) if not allowed(name)]
+
+
+def is_from(name: str, *modules: str) -> bool:
+    return any(name == module or name.startswith(module + ".") for module in modules)
+
+
+def is_standard(name: str) -> bool:
+    return name.split(".")[0] in sys.stdlib_module_names
+
+
+def test_core_needs_torch_and_nothing_else():
+    assert not breaches("training/core/**/*.py", lambda name: is_standard(name) or is_from(name, "torch", f"{PACK}.training.core"))
+
+
+@pytest.mark.parametrize("module", ["config", "job"])
+def test_settings_and_run_folder_need_the_standard_library_only(module):
+    allowed = (f"{PACK}.training.config", f"{PACK}.training.job")
+    assert not breaches(f"training/{module}.py", lambda name: is_standard(name) or is_from(name, *allowed))
+
+
+def test_training_does_not_know_the_graph():
+    assert not breaches("training/**/*.py", lambda name: not is_from(name, f"{PACK}.nodes", "nodes"))
+
+
+def test_one_file_of_training_knows_comfyui():
+    found = breaches("training/**/*.py", lambda name: name.split(".")[0] not in COMFY)
+    assert {line.split(":")[0] for line in found} <= {"training/backends/comfy.py"}
+
+
+def test_few_nodes_know_comfyuis_inside():
+    found = breaches("nodes/**/*.py", lambda name: not is_from(name, "comfy"))
+    assert {line.split(":")[0] for line in found} <= KNOW_COMFY
+
+
+def test_nodes_use_the_agreed_parts_of_training():
+    allowed = [f"{PACK}.training.{part}" for part in SHARED_WITH_NODES]
+    found = breaches("nodes/**/*.py", lambda name: not is_from(name, f"{PACK}.training") or is_from(name, *allowed))
+    backend = f": {PACK}.training.backends.comfy."  # the sampler's velocity is the trainer's: one implementation
+    assert not [line for line in found if not (backend in line and line.split(":")[0] in KNOW_COMFY)]
+
+
+def test_one_file_of_the_demo_knows_comfyui():
+    found = breaches("demo/*.py", lambda name: name.split(".")[0] not in COMFY)
+    assert {line.split(":")[0] for line in found} <= {"demo/comfy_model.py"}
+
+
+def test_loading_the_pack_imports_nothing_before_comfyui_asks():
+    assert not [node for node in ast.parse((ROOT / "__init__.py").read_text("utf-8")).body if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_functions_and_files_stay_short(file):
+    text = file.read_text("utf-8")
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    long = [f"{node.name}: {node.end_lineno - node.lineno + 1} lines" for node in functions if node.end_lineno - node.lineno >= 40]
+    limit = 150 if name_of(file) == "training/run.py" else 250
+    assert not long
+    assert len(text.splitlines()) <= limit
