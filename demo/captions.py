@@ -17,7 +17,7 @@ COLOURS = {  # name: sRGB in [0, 1]
     "purple": (0.55, 0.15, 0.70),
     "orange": (0.97, 0.52, 0.08),
 }
-SIZES = {"small": 14.0, "big": 19.0}  # px, radius of the circle; the other kinds have about its area
+SIZES = {"small": 17.0, "big": 23.0}  # px, radius of the circle; the other kinds have about its area
 PLACES = {  # name: (x, y) of the shape's middle, px
     "centre": (64.0, 64.0),
     "top": (64.0, 32.0),

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import comfy.k_diffusion.sampling
+import comfy.model_management
 import comfy.sample
 import comfy.samplers
+import comfy.utils
 import latent_preview
 import torch
 from torch import Tensor
@@ -166,3 +168,15 @@ def stochastic_sampler(law: str, eta: float, seed: int) -> Any:
         return walk(velocity, schedule, x.float().cpu(), seed, on_step).to(x)
 
     return comfy.samplers.KSAMPLER(sample)
+
+
+# the running node
+
+
+def progress_bar(total: int) -> Any:
+    """ComfyUI's bar on the running node; every update of it also stops the node if the artist pressed cancel."""
+    return comfy.utils.ProgressBar(total)
+
+
+def stop_if_cancelled() -> None:
+    comfy.model_management.throw_exception_if_processing_interrupted()

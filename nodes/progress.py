@@ -4,9 +4,9 @@ import logging
 import time
 from typing import Any
 
-import comfy.model_management
-import comfy.utils
 from PIL import Image
+
+from . import convert
 
 log = logging.getLogger("stepwise_grpo")
 PREVIEW_SIZE = 768  # px, longer side of the picture on the node
@@ -18,7 +18,7 @@ class Progress:
 
     def __init__(self, node: Any, total: int) -> None:
         self._id = node.hidden.unique_id if node.hidden is not None else None
-        self._bar = comfy.utils.ProgressBar(total)
+        self._bar = convert.progress_bar(total)
         self._done, self._total, self._started, self._spoke = 0, total, None, 0.0
 
     def say(self, text: str) -> None:
@@ -59,4 +59,4 @@ class Progress:
 
     def check(self) -> None:
         """Stop here if the artist pressed cancel."""
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        convert.stop_if_cancelled()

@@ -6,8 +6,9 @@ loading (``detection_of``). Class, loader, key map, conditioning and forward sta
 Nothing here imports ComfyUI before a function is called.
 """
 
-import importlib
+import importlib.util
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,8 +35,8 @@ class Architecture:
     """Features of the pooled text; 0 = the text encoder has none."""
     plain: dict[str, Any] = field(default_factory=dict)
     """Further values of a conditioning entry."""
-    mask: bool = False
-    """Whether the text encoder hands over its attention mask."""
+    mask: str = ""
+    """The attention mask its text encoder hands over: of "ones", or of ones and zeros where it has "padded" to a fixed length."""
     llama: int = 0
     """Layers of a second text encoder whose states are handed over; 0 = none."""
     forced: bool = False
@@ -46,8 +47,13 @@ class Architecture:
     """Pattern of LoRA layers that can have no gradient by construction."""
     linear: int = 0
     """Linear layers that the targets `attention` mean."""
+    jumps: bool = False
+    """Whether the network is discontinuous: it sends tokens to experts."""
     newer: dict[str, Any] = field(default_factory=dict)
     """What the constructor of newer ComfyUI wants besides."""
+
+    def is_dead(self, layer: str) -> bool:
+        return bool(self.dead) and re.match(self.dead, layer) is not None
 
 
 _SD3 = dict(
@@ -118,19 +124,19 @@ ARCHITECTURES = {
     "sd3": Architecture("modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper", _SD3, (16, 4, 6), 32, pooled=32, linear=7),
     "sd35": Architecture("modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper", dict(_SD3, x_block_self_attn_layers=[0, 1]), (16, 4, 6), 32, pooled=32, linear=11),
     "flux": Architecture("flux.model.Flux", _FLUX, (16, 4, 6), 32, pooled=32, plain={"guidance": 4.0}, forced=True, in_place=True, linear=12, newer=_TXT_IDS),
-    "flux2": Architecture("flux.model.Flux", _FLUX2, (128, 2, 3), 32, plain={"pooled_output": None, "guidance": 4.0}, forced=True, in_place=True, linear=12, newer={"txt_ids_dims": [3]}),
-    "chroma": Architecture("chroma.model.Chroma", _CHROMA, (16, 4, 6), 32, plain={"pooled_output": None}, forced=True, in_place=True, linear=12, newer=_TXT_IDS | {"vec_in_dim": None}),
+    "flux2": Architecture("flux.model.Flux", _FLUX2, (128, 2, 3), 32, plain={"guidance": 4.0}, forced=True, in_place=True, linear=12, newer={"txt_ids_dims": [3]}),
+    "chroma": Architecture("chroma.model.Chroma", _CHROMA, (16, 4, 6), 32, forced=True, in_place=True, linear=12, newer=_TXT_IDS | {"vec_in_dim": None}),
     "auraflow": Architecture("aura.mmdit.MMDiT", _AURAFLOW, (4, 4, 6), 2048, forced=True, linear=20),
-    "lumina2": Architecture("lumina.model.NextDiT", _LUMINA, (16, 4, 6), 32, mask=True, forced=True, linear=8),
-    "z_image": Architecture("lumina.model.NextDiT", _Z_IMAGE, (16, 4, 6), 32, mask=True, forced=True, linear=8),
+    "lumina2": Architecture("lumina.model.NextDiT", _LUMINA, (16, 4, 6), 32, mask="ones", forced=True, linear=8),
+    "z_image": Architecture("lumina.model.NextDiT", _Z_IMAGE, (16, 4, 6), 32, mask="ones", forced=True, linear=8),
     "qwen_image": Architecture("qwen_image.model.QwenImageTransformer2DModel", _QWEN, (16, 1, 4, 6), 32, forced=True, dead=_QWEN_DEAD, linear=16),
-    "hidream": Architecture("hidream.model.HiDreamImageTransformer2DModel", _HIDREAM, (16, 4, 6), 32, pooled=32, llama=2, forced=True, linear=12),
+    "hidream": Architecture("hidream.model.HiDreamImageTransformer2DModel", _HIDREAM, (16, 4, 6), 32, pooled=32, llama=2, forced=True, jumps=True, linear=12),
     "wan21": Architecture("wan.model.WanModel", _WAN, (16, 2, 4, 6), 4096, linear=16),
     "hunyuan_video": Architecture("hunyuan_video.model.HunyuanVideo", _HUNYUAN, (16, 2, 4, 6), 32, pooled=768, plain={"guidance": 6.0}, in_place=True, linear=10, newer=_SUM),
     "hunyuan_image": Architecture("hunyuan_video.model.HunyuanVideo", _HUNYUAN_IMAGE, (64, 3, 4), 32, in_place=True, linear=10, newer=_SUM),
-    "omnigen2": Architecture("omnigen.omnigen2.OmniGen2Transformer2DModel", _OMNIGEN2, (16, 4, 6), 32, mask=True, forced=True, dead=_OMNIGEN2_DEAD, linear=25),
-    "ltxv": Architecture("lightricks.model.LTXVModel", _LTXV, (128, 2, 2, 3), 4096, mask=True, in_place=True, linear=16),
-    "kandinsky5": Architecture("kandinsky5.model.Kandinsky5", _KANDINSKY5, (16, 2, 4, 6), 3584, pooled=768, linear=24),
+    "omnigen2": Architecture("omnigen.omnigen2.OmniGen2Transformer2DModel", _OMNIGEN2, (16, 4, 6), 32, mask="ones", forced=True, dead=_OMNIGEN2_DEAD, linear=20),
+    "ltxv": Architecture("lightricks.model.LTXVModel", _LTXV, (128, 2, 2, 3), 4096, mask="padded", in_place=True, linear=16),
+    "kandinsky5": Architecture("kandinsky5.model.Kandinsky5", _KANDINSKY5, (16, 2, 4, 6), 3584, pooled=768, linear=20),
 }  # fmt: skip
 
 
@@ -206,12 +212,13 @@ def detection_of(architecture: Architecture) -> Iterator[None]:
 def prompt(architecture: Architecture, seed: int, tokens: int = TOKENS) -> list:
     """A prompt's conditioning in the form CLIPTextEncode gives it: [[text, options]]."""
     generator = torch.Generator("cpu").manual_seed(seed)
-    text = torch.randn(1, tokens, architecture.width, generator=generator)
-    options = dict(architecture.plain)
+    padded = architecture.mask == "padded"
+    length = TOKENS if padded else tokens
+    options = {"pooled_output": None, **architecture.plain}
     if architecture.pooled:
         options["pooled_output"] = torch.randn(1, architecture.pooled, generator=generator)
     if architecture.mask:
-        options["attention_mask"] = torch.ones(1, tokens, dtype=torch.long)
+        options["attention_mask"] = (torch.arange(length) < tokens).long()[None]
     if architecture.llama:
-        options["conditioning_llama3"] = torch.randn(1, architecture.llama, tokens, architecture.width, generator=generator)
-    return [[text, options]]
+        options["conditioning_llama3"] = torch.randn(1, architecture.llama, length, architecture.width, generator=generator)
+    return [[torch.randn(1, length, architecture.width, generator=generator), options]]

@@ -213,7 +213,7 @@ def test_comfyui_python_decides_and_the_running_python_is_the_last_choice(own):
 
 def test_a_missing_package_is_named_with_its_command_and_not_installed():
     own_comfyui.check_packages(Path(sys.executable), ["peft>=0.15"])
-    with pytest.raises(SetupError, match=r"lacks surely-not-there\.(.|\n)*-m pip install surely-not-there>=2"):
+    with pytest.raises(SetupError, match=r"lacks surely-not-there\.(.|\n)*-m pip install \"surely-not-there>=2\""):
         own_comfyui.check_packages(Path(sys.executable), ["peft>=0.15", "surely-not-there>=2"])
 
 

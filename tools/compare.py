@@ -62,7 +62,7 @@ class Bench:
         from ..training.rewards import make_reward
 
         self.policy, self.vae = demo_policy(), load_demo_vae()
-        self.reward, self.held_out = make_reward({"reward": "placement"}), held_out()
+        self.reward, self.held_out = make_reward({"reward": "placement"}), held_out()[::2]
         sampling = self.policy.patcher.get_model_object("model_sampling")
         self.sigmas = comfy.samplers.calculate_sigmas(sampling, "simple", STEPS).tolist()
         self.negative = encode("")

@@ -46,7 +46,7 @@ def check_packages(python: Path, requirements: Sequence[str]) -> None:
     names = [*ALWAYS_NEEDED, *map(name_of, requirements)]
     missing = missing_packages(python, names)
     if missing:
-        install = " ".join(requirement for requirement in [*ALWAYS_NEEDED, *requirements] if name_of(requirement) in missing)
+        install = " ".join(f'"{requirement}"' for requirement in [*ALWAYS_NEEDED, *requirements] if name_of(requirement) in missing)
         raise SetupError(
             f"{python} lacks {', '.join(missing)}. dev.py installs no packages into a ComfyUI of your own. Install them:\n"
             f'    "{python}" -m pip install {install}\nor set COMFYUI_PYTHON to the Python that runs this ComfyUI.'

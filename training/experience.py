@@ -91,11 +91,12 @@ def unpack(path: Path) -> Experience:
     try:
         tensors = safetensors.torch.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        meta = dict(json.loads(header["__metadata__"][KEY]))
+        meta = json.loads(header["__metadata__"][KEY])
+        written = meta["format"]
     except Exception as error:
         raise UnreadableExperience(f"{path.name} is cut short or not an experience file ({type(error).__name__}: {error})") from error
-    if meta.get("format") != FORMAT:
-        raise NewerFormat(f"{path.name} has format {meta.get('format')!r}; this trainer reads {FORMAT}. Update the pack and restart the trainer.")
+    if written != FORMAT:
+        raise NewerFormat(f"{path.name} has format {written!r}; this trainer reads {FORMAT}. Update the pack and restart the trainer.")
     try:
         return _build(meta, tensors)
     except Exception as error:

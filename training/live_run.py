@@ -81,7 +81,10 @@ class LiveRun:
             return None
         if e.origin.version == 0:
             return lora.first_weights(self.policy.weights(), self.job)
-        data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
+        try:
+            data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
+        except FileNotFoundError:
+            raise RefusedExperience(f"the file of version {e.origin.version}, which made it, is gone") from None
         if digest_of(data) != e.origin.digest:
             raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
         return lora.load(data)

@@ -7,9 +7,6 @@ versions. It holds no state that is not on disk: stop it at any moment and start
 """
 
 import logging
-import os
-import socket
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -20,13 +17,13 @@ from filelock import FileLock, Timeout
 
 from .config import Job
 from .experience import NewerFormat, UnreadableExperience
-from .job import FOLDER, RunFolder, all_runs, read_json, write_json
+from .heartbeat import Heartbeat
+from .job import FOLDER, RunFolder, all_runs, read_json
 from .live_run import DroppedExperience, LiveRun, open_run
 from .update import RefusedExperience
 
 log = logging.getLogger("stepwise_grpo")
 POLL = 0.05  # seconds between looks into the inboxes
-BEAT = 2.0  # seconds between heartbeats
 PATIENCE = 10.0  # seconds a run rests after a failure that may pass, such as a full disk
 
 
@@ -55,17 +52,23 @@ def serve(output: Path, open_policy: Callable[[Job], Any], until: Callable[[], b
             continue
         folder, path = found
         try:
-            trainer.take(folder, path)
-        except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
-            set_aside(folder, path, "rejected", error)
-        except DroppedExperience as error:
-            set_aside(folder, path, "dropped", error)
-        except (OSError, ValueError, RuntimeError) as error:
+            settle(trainer, folder, path)
+        except Exception as error:
             # A full disk, a base model that is gone, too little memory: the experience stays queued, and we try again.
             log.error("%s: %s\n%s", folder.name, error, traceback.format_exc())
             report(folder, phase="waiting", message=f"{error}; trying again in {PATIENCE:.0f} s, nothing is lost")
             trainer.forget()
             resting[folder.name] = time.monotonic() + PATIENCE
+
+
+def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
+    """Train on an experience, or put it aside with the reason when it can never be trained on."""
+    try:
+        trainer.take(folder, path)
+    except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
+        set_aside(folder, path, "rejected", error)
+    except DroppedExperience as error:
+        set_aside(folder, path, "dropped", error)
 
 
 class Trainer:
@@ -126,33 +129,6 @@ def report(folder: RunFolder, **status: Any) -> None:
         folder.write_status(**status)
     except OSError as error:
         log.error("cannot write the status of %s: %s", folder.name, error)
-
-
-class Heartbeat:
-    """trainer.json: host, pid and the time, every two seconds, also during a long update; "stopped" on a clean end."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path, self._end = folder / "trainer.json", threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-
-    def __enter__(self) -> None:
-        self._write()
-        self._thread.start()
-
-    def __exit__(self, *_: Any) -> None:
-        self._end.set()
-        self._thread.join()
-        self._write(stopped=True)
-
-    def _beat(self) -> None:
-        while not self._end.wait(BEAT):
-            self._write()
-
-    def _write(self, **more: Any) -> None:
-        try:
-            write_json(self._path, {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time(), **more})
-        except OSError:
-            pass  # a full disk is reported by the loop
 
 
 def _other_trainer(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Makes and measures the demo model. From the repository's root:
 
-    python demo/recipe train [--seconds 900] [--codec-seconds 170]     writes demo/weights/
+    python demo/recipe train [--seconds 900] [--codec-seconds 170] [--go-on]     writes demo/weights/
     python demo/recipe measure [--cfg 1] [--count 200] [--json FILE] [--sheet FILE.png]
 
 ComfyUI is looked for in .comfyui, or where COMFYUI_PATH points.
@@ -25,7 +25,7 @@ def main() -> None:
     from stepwise_grpo.demo.recipe import commands
 
     if arguments.command == "train":
-        commands.train_all(arguments.seconds, arguments.codec_seconds)
+        commands.train_all(arguments.seconds, arguments.codec_seconds, arguments.go_on)
         return
     figures = commands.measure_held_out(arguments.count, arguments.cfg, arguments.steps, arguments.sheet)
     print(json.dumps(figures, indent=2))
@@ -39,6 +39,7 @@ def _arguments() -> argparse.Namespace:
     train = commands.add_parser("train", help="codec and flow model, into demo/weights")
     train.add_argument("--seconds", type=float, default=900, help="for the flow model, on 2 cores")
     train.add_argument("--codec-seconds", type=float, default=170, help="for the codec's decoder")
+    train.add_argument("--go-on", action="store_true", help="start from the weights that are there, with a fresh learning rate")
     measure = commands.add_parser("measure", help="held-out captions, through ComfyUI's own sampling")
     measure.add_argument("--cfg", type=float, default=1.0)
     measure.add_argument("--steps", type=int, default=10)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ...training.rewards.placement import Placement
@@ -18,16 +18,20 @@ FIRST_SEED = 1000  # of the measured pictures; the demo's own held-out seeds lie
 COLUMNS = 16  # of a contact sheet
 
 
-def train_all(seconds: float, codec_seconds: float) -> None:
-    """Codec, then flow model; each file is written when its part is finished."""
+def train_all(seconds: float, codec_seconds: float, go_on: bool) -> None:
+    """Codec, then flow model; each file is written when its part is finished. ``go_on``: from the flow model that is there."""
     from .fit_codec import fit_codec
     from .network import build
     from .train import Plan, train
 
-    save_weights(fit_codec(codec_seconds), CODEC_FILE)
+    if not go_on:
+        save_weights(fit_codec(codec_seconds), CODEC_FILE)
     codec = load_codec(CODEC_FILE)  # the flow model learns the codec as it is stored
     torch.manual_seed(1)
-    average = train(build(), codec, Plan(seconds), report=lambda _net, text: print(text, flush=True))
+    net = build()
+    if go_on:
+        net.load_state_dict({name: value.float() for name, value in load_file(FLOW_FILE).items()})
+    average = train(net, codec, Plan(seconds), report=lambda _net, text: print(text, flush=True))
     save_weights(average, FLOW_FILE)
 
 

@@ -22,7 +22,7 @@ from .pictures import asked_places, codes, draw_masks, settle, latents, rgb
 from ..captions import BACKGROUNDS, COLOURS
 
 SWAY = 9.0  # px, std of the noise-bound move along each axis
-LOOSE = 2.0  # px, std of the independent move
+LOOSE = 0.5  # px, std of the independent move
 DROP_WORD, DROP_ALL = 0.03, 0.10
 SHIFT = 3.0  # of the time grid, as in the stock SD3 sampler
 

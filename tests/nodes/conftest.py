@@ -1,0 +1,55 @@
+"""What the nodes' tests share: a ComfyUI server of their own, with the demo's model file among its diffusion models and no trainer."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepwise_grpo.tests.nodes.graphs import FLOW
+from stepwise_grpo.tools.server import ComfyServer, Trainer
+from stepwise_grpo.training.comfyui import prepare
+from stepwise_grpo.training.job import RunFolder
+
+
+@pytest.fixture(scope="package")
+def server(comfyui_folder: Path, pack_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    folder = tmp_path_factory.mktemp("nodes é")
+    models = folder / "models"
+    models.mkdir()
+    shutil.copyfile(FLOW, models / "demo_flow.safetensors")
+    shutil.copyfile(FLOW, models / "other_flow.safetensors")
+    paths = folder / "paths.yaml"
+    paths.write_text(json.dumps({"tests": {"diffusion_models": str(models)}}), "utf-8")  # JSON is YAML
+    options = ("--extra-model-paths-config", str(paths))
+    with ComfyServer(comfyui_folder, folder / "output é", folder / "comfyui.log", options=options) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def busy_trainer(server: ComfyServer, pack_folder: Path) -> Iterator[Trainer]:
+    """A trainer on that server's output, for the module that asks for it; the other modules have none."""
+    with Trainer(pack_folder, server.output, server.log.with_name("trainer.log")) as process:
+        deadline = time.monotonic() + 120
+        while not RunFolder(server.output, "any").trainer_is_alive():
+            assert process.exit_code is None and time.monotonic() < deadline, process.tail()
+            time.sleep(0.1)
+        yield process
+
+
+@pytest.fixture(scope="package")
+def comfy(comfyui_folder: Path) -> Iterator[Any]:
+    """ComfyUI in this process, on the CPU, so that a node's parts can be called directly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", sys.argv)
+        prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
+        import comfy.options
+
+        comfy.options.enable_args_parsing()
+        import comfy.cli_args
+
+        yield comfy

@@ -1,0 +1,145 @@
+"""Parts of the nodes called directly, with ComfyUI in this process."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from stepwise_grpo.tests.nodes.graphs import version_by_hand
+from stepwise_grpo.training.core.schedule import Schedule
+from stepwise_grpo.training.trajectory import Credit
+
+pytestmark = pytest.mark.usefixtures("comfy")
+
+
+def entry(tag=None, **options):
+    return [torch.zeros(1, 2, 4), {**options, **({"stepwise_grpo": tag} if tag else {})}]
+
+
+def tag(index, prompt="p"):
+    return {"index": index, "prompt": prompt}
+
+
+def test_entries_without_a_tag_are_one_prompt():
+    from stepwise_grpo.nodes.convert import prompts_of
+
+    (prompt,) = prompts_of([entry(), entry()])
+    assert len(prompt.conditioning) == 2 and prompt.text == ""
+
+
+def test_tagged_entries_are_prompts_of_their_own_in_order():
+    from stepwise_grpo.nodes.convert import prompts_of
+
+    prompts = prompts_of([entry(tag(5, "five")), entry(tag(2, "two")), entry()])
+    assert [(p.index, p.text, len(p.conditioning)) for p in prompts] == [(5, "five", 1), (2, "two", 1), (0, "", 1)]
+    assert "stepwise_grpo" not in prompts[0].conditioning[0][1]
+
+
+def test_no_prompt_is_refused():
+    from stepwise_grpo.nodes.convert import prompts_of
+
+    with pytest.raises(ValueError, match="positive holds no prompt"):
+        prompts_of([])
+
+
+class TestFingerprint:
+    """Live LoRA runs again exactly when another LoRA would be applied."""
+
+    @pytest.fixture(autouse=True)
+    def _import(self):
+        from stepwise_grpo.nodes.live_lora import fingerprint
+
+        self.of = fingerprint
+
+    def test_newest_follows_the_pointer(self, tmp_path):
+        before = self.of(tmp_path, "a", -1, False)
+        version_by_hand(tmp_path, "a", 1)
+        first = self.of(tmp_path, "a", -1, False)
+        version_by_hand(tmp_path, "a", 2)
+        assert len({before, first, self.of(tmp_path, "a", -1, False)}) == 3
+
+    def test_touching_files_changes_nothing(self, tmp_path):
+        folder = version_by_hand(tmp_path, "a", 1)
+        before = self.of(tmp_path, "a", -1, False)
+        for path in (folder.path / "latest.json", folder.version_file(1)):
+            path.write_bytes(path.read_bytes())
+        assert self.of(tmp_path, "a", -1, False) == before
+
+    def test_a_pinned_version_ignores_newer_ones(self, tmp_path):
+        version_by_hand(tmp_path, "a", 1)
+        before = self.of(tmp_path, "a", 1, False)
+        version_by_hand(tmp_path, "a", 2)
+        assert self.of(tmp_path, "a", 1, False) == before
+
+    def test_a_linked_name_follows_all_runs(self, tmp_path):
+        version_by_hand(tmp_path, "a", 1)
+        before = self.of(tmp_path, None, -1, False)
+        version_by_hand(tmp_path, "b", 1)
+        assert self.of(tmp_path, None, -1, False) != before
+
+    @pytest.mark.parametrize("name, version", [("../up", -1), ("a", 9), ("a", None), (None, None), ("missing", -1)])
+    def test_it_never_raises(self, tmp_path, name, version):
+        version_by_hand(tmp_path, "a", 1)
+        (tmp_path / "stepwise_grpo" / "a" / "latest.json").write_text("{cut", "utf-8")
+        assert isinstance(self.of(tmp_path, name, version, False), str)
+
+
+def credit(prompts, size, steps, law, blind=False, thumbnail=(24, 24)):
+    generator = torch.Generator().manual_seed(1)
+    rewards = torch.rand(steps + 1, prompts * size, generator=generator)
+    if blind:
+        rewards[:-1] = torch.nan
+    schedule = Schedule.of(torch.linspace(1, 0, steps + 1).tolist(), law, -1, law != "flow")
+    thumbnails = torch.rand(steps + 1, prompts * size, *thumbnail, 3, generator=generator)
+    texts = tuple(f"prompt {i} " * 20 for i in range(prompts))
+    return Credit(rewards, rewards[1:] - rewards[:-1], torch.randn(steps, prompts * size, generator=generator), schedule, size, texts, "centred", {"reward": "warmth"}, 0, thumbnails, 1, {})
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 2, 2, "ddim"), (4, 8, 10, "ddim"), (6, 24, 40, "flow"), (2, 3, 5, "cps", True), (1, 4, 12, "dance", False, (12, 24))],
+    ids=["least", "demo", "many", "uniform", "wide"],
+)
+def test_the_figure_draws_every_credit(shape):
+    from stepwise_grpo.nodes.figure import draw
+
+    image = draw(credit(*shape))
+    assert image.shape[0] == 1 and image.shape[-1] == 3 and image.dtype == torch.float32
+    assert 0 <= image.min() and image.max() <= 1 and image.std() > 0.05
+    assert torch.equal(image, draw(credit(*shape)))
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_the_figure_shows_equal_rewards_without_dividing_by_zero():
+    from stepwise_grpo.nodes.figure import draw
+
+    same = credit(1, 2, 3, "ddim")
+    flat = Credit(same.rewards * 0, same.gains * 0, same.advantages * 0, same.schedule, 2, same.texts, "centred", {}, 1, None, 0, {})
+    assert draw(flat).isfinite().all()
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_queued(tmp_path, monkeypatch):
+    import errno
+
+    from stepwise_grpo.nodes import handover
+    from stepwise_grpo.training.config import Job, UpdateSettings
+    from stepwise_grpo.training.trajectory import Trajectory
+    from stepwise_grpo.training.config import Origin
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(handover.folder_paths, "get_output_directory", lambda: str(tmp_path))
+    monkeypatch.setattr(handover, "pack", lambda *_: b"experience")
+    monkeypatch.setattr(handover.RunFolder, "queue", full)
+    earned = credit(1, 2, 3, "ddim")
+    states = torch.zeros(4, 2, 1)
+    trajectory = Trajectory(states, states[1:], earned.schedule, (None,), [], 1.0, 0, Origin(), {"kind": "demo"}, 1)
+
+    class Node:
+        hidden = None
+
+    with pytest.raises(RuntimeError, match="no space left on the disk"):
+        handover.hand_over(Node, trajectory, earned, "full", lambda base: Job(base=base), UpdateSettings(), True)
+    assert json.loads((tmp_path / "stepwise_grpo" / "full" / "job.json").read_text())["base"] == {"kind": "demo"}

@@ -1,0 +1,176 @@
+"""Bad input at the nodes: one clear sentence at the right place, and ComfyUI lives. No trainer runs here."""
+
+import re
+
+import pytest
+
+from stepwise_grpo.tests.nodes.graphs import add, change, find, first_loop, insert, note, version_by_hand
+from stepwise_grpo.tools.server import ComfyError
+
+SAMPLER, TRAINER, LIVE, PREVIEW, PROMPTS = (
+    f"StepwiseGRPO_{name}" for name in ("StepwiseSDESampler", "GRPOLoRATrainer", "LiveLoRA", "TweediePreviewReward", "PromptList")
+)
+
+
+def refused(server, graph, says: str) -> None:
+    """The server answers with ``says`` in one sentence, and goes on."""
+    with pytest.raises(ComfyError, match=re.escape(says)) as caught:
+        server.run(graph)
+    assert len(str(caught.value).splitlines()[0]) < 420
+    assert server.get("/system_stats")
+
+
+def bad_widget(kind, **inputs):
+    return lambda server, graph: change(graph, kind, **inputs)
+
+
+def not_flow_matching(server, graph):
+    insert(graph, LIVE, "model", "ModelSamplingDiscrete", "model", sampling="eps", zsnr=False)
+
+
+def guided_by_a_function(server, graph):
+    insert(graph, LIVE, "model", "RescaleCFG", "model", multiplier=0.7)
+
+
+def other_lora(server, graph):
+    name = version_by_hand(server.output, "a style").lora_name(1)
+    insert(graph, SAMPLER, "model", "LoraLoaderModelOnly", "model", lora_name=name, strength_model=1.0)
+
+
+def other_lora_and_live_lora(server, graph):
+    version_by_hand(server.output, "refused")
+    other_lora(server, graph)
+
+
+def area(server, graph):
+    insert(graph, SAMPLER, "positive", "ConditioningSetArea", "conditioning", width=64, height=64, x=0, y=0, strength=1.0)
+
+
+def mask(server, graph):
+    solid = add(graph, "SolidMask", value=1.0, width=16, height=16)
+    insert(graph, SAMPLER, "positive", "ConditioningSetMask", "conditioning", mask=[solid, 0], strength=1.0, set_cond_area="default")
+
+
+def time_range(server, graph):
+    insert(graph, SAMPLER, "negative", "ConditioningSetTimestepRange", "conditioning", start=0.2, end=1.0)
+
+
+def picture_in_latent(server, graph):
+    pixels = add(graph, "EmptyImage", width=128, height=128, batch_size=1, color=255)
+    demo = find(graph, "StepwiseGRPO_DemoModel")
+    change(graph, SAMPLER, latent_image=[add(graph, "VAEEncode", pixels=[pixels, 0], vae=[demo, 2]), 0])
+
+
+def noise_mask(server, graph):
+    solid = add(graph, "SolidMask", value=1.0, width=16, height=16)
+    insert(graph, SAMPLER, "latent_image", "SetLatentNoiseMask", "samples", mask=[solid, 0])
+
+
+def two_live_loras(server, graph):
+    insert(graph, SAMPLER, "model", LIVE, "model", run_name="refused", version=-1, strength=1.0, use_ema=False)
+    change_previews_model(graph)
+
+
+def change_previews_model(graph):
+    change(graph, PREVIEW, model=graph[find(graph, SAMPLER)]["inputs"]["model"])
+
+
+def model_of_unknown_origin(server, graph):
+    loader = add(graph, "UNETLoader", unet_name="demo_flow.safetensors", weight_dtype="default")
+    change(graph, LIVE, model=[loader, 0])
+
+
+def run_without_live_lora(server, graph):
+    version_by_hand(server.output, "refused")
+    demo = [find(graph, "StepwiseGRPO_DemoModel"), 0]
+    change(graph, SAMPLER, model=demo)
+    change(graph, PREVIEW, model=demo)
+
+
+def preview_with_another_model(server, graph):
+    change(graph, PREVIEW, model=[find(graph, "StepwiseGRPO_DemoModel"), 0])
+
+
+def missing_version(server, graph):
+    version_by_hand(server.output, "refused")
+    change(graph, LIVE, version=7)
+
+
+def missing_average(server, graph):
+    version_by_hand(server.output, "refused")
+    change(graph, LIVE, use_ema=True)
+
+
+CASES = {
+    "group size 1": (bad_widget(SAMPLER, group_size=1), "smaller than min of 2: group_size"),
+    "one step": (bad_widget("BasicScheduler", steps=1), "a rollout needs at least 2 steps; the sigmas give 1"),
+    "zero steps": (bad_widget("BasicScheduler", denoise=0.0), "a rollout needs at least 2 steps; the sigmas give 0"),
+    "half a schedule": (bad_widget("BasicScheduler", denoise=0.5), "the sigmas must start at 1"),
+    "eta too big": (bad_widget(SAMPLER, law="cps", eta=1.5), "eta of the law 'cps' must lie between 0 and 1"),
+    "eta below 0": (bad_widget(SAMPLER, eta=-0.5), "eta of the law 'ddim' must lie between 0 and 1"),
+    "no noise": (bad_widget(SAMPLER, eta=0.0), "raise eta above 0"),
+    "empty prompts": (bad_widget(PROMPTS, prompts=""), "the prompt list is empty: write one prompt a line"),
+    "blank prompts": (bad_widget(PROMPTS, prompts="  \n\t\n# only a remark\n"), "the prompt list is empty"),
+    "run name upwards": (bad_widget(TRAINER, run_name="../up"), "run name '../up' is not usable"),
+    "run name with slash": (bad_widget(TRAINER, run_name="a/b"), "run name 'a/b' is not usable"),
+    "long run name": (bad_widget(TRAINER, run_name="x" * 300), "is not usable: take 1 to 64"),
+    "run name in Live LoRA": (bad_widget(LIVE, run_name="..\\up"), "is not usable"),
+    "not a flow model": (not_flow_matching, "this model is not flow matching"),
+    "guidance by a function": (guided_by_a_function, "the model carries sampler_cfg_function, which the trainer cannot repeat"),
+    "another LoRA": (other_lora, "a LoRA or another weight patch besides Live LoRA's"),
+    "another LoRA on Live LoRA": (other_lora_and_live_lora, "a LoRA or another weight patch besides Live LoRA's"),
+    "area": (area, "the positive conditioning carries an area"),
+    "mask": (mask, "the positive conditioning carries a mask"),
+    "time range": (time_range, "the negative conditioning carries a time range"),
+    "picture in the latent": (picture_in_latent, "latent_image holds a picture"),
+    "noise mask": (noise_mask, "latent_image carries a noise mask"),
+    "two Live LoRAs": (two_live_loras, "two Live LoRA nodes; keep one"),
+    "strength": (bad_widget(LIVE, strength=0.5), "strength is 0.5 in Live LoRA; training needs 1"),
+    "another run's LoRA": (bad_widget(LIVE, run_name="another"), "Live LoRA uses the run 'another', this node trains 'refused'"),
+    "unknown base": (model_of_unknown_origin, "load it with Base Model or Demo Model"),
+    "no Live LoRA": (run_without_live_lora, "put Live LoRA with this run_name between the loader and the sampler"),
+    "preview on another model": (preview_with_another_model, "connect the same MODEL"),
+    "missing version": (missing_version, "run 'refused' has no version 7; the newest is 1"),
+    "missing average": (missing_average, "kept no averaged weights for version 1"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_with_one_sentence(server, case):
+    spoil, says = CASES[case]
+    graph = first_loop(server, "refused")
+    spoil(server, graph)
+    refused(server, graph, says)
+
+
+def test_without_a_trainer_the_experience_waits_and_the_node_shows_the_command(server):
+    graph = first_loop(server, "nobody home")
+    text = note(server.run(graph), graph)
+    assert text.startswith("Queued for the trainer (1 waiting). No trainer is running.")
+    command = text.splitlines()[-1]
+    assert "training" in command and "output é" in command
+    graph = first_loop(server, "nobody home", 1)
+    assert "(2 waiting)" in note(server.run(graph), graph)
+
+
+def test_a_missing_run_leaves_the_model_as_it_is(server):
+    graph = first_loop(server, "not begun")
+    show = add(graph, "PreviewAny", source=[find(graph, LIVE), 2])
+    assert server.run(graph)[show]["text"] == ["run 'not begun' has no version yet: the model without LoRA"]
+
+
+def test_the_sampler_without_the_loop_makes_pictures_in_the_stock_nodes(server):
+    demo = {"class_type": "StepwiseGRPO_DemoModel", "inputs": {}}
+    graph = {"demo": demo, "text": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["demo", 1], "text": "a big red circle at the top"}}}
+    graph["empty"] = {"class_type": "EmptySD3LatentImage", "inputs": {"width": 128, "height": 128, "batch_size": 2}}
+    graph["sigmas"] = {"class_type": "BasicScheduler", "inputs": {"model": ["demo", 0], "scheduler": "simple", "steps": 4, "denoise": 1.0}}
+    graph["sde"] = {"class_type": "StepwiseGRPO_StepwiseSDE", "inputs": {"law": "flow", "eta": -1.0, "seed": 3}}
+    sampler = {"model": ["demo", 0], "add_noise": True, "noise_seed": 1, "cfg": 1.0, "positive": ["text", 0], "negative": ["text", 0]}
+    sampler |= {"sampler": ["sde", 0], "sigmas": ["sigmas", 0], "latent_image": ["empty", 0]}
+    graph["sample"] = {"class_type": "SamplerCustom", "inputs": sampler}
+    graph["decode"] = {"class_type": "VAEDecode", "inputs": {"samples": ["sample", 0], "vae": ["demo", 2]}}
+    graph["show"] = {"class_type": "PreviewImage", "inputs": {"images": ["decode", 0]}}
+    first, second = (server.picture(image) for image in server.run(graph)["show"]["images"])
+    assert first != second
+    graph["sigmas"]["inputs"]["denoise"] = 0.5
+    refused(server, graph, "the sigmas must start at 1")
