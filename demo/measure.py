@@ -11,7 +11,7 @@ from .silhouette import FAINT, Silhouette, shrink, silhouette
 
 CELLS = 64  # side of the grid looked at
 AREA = {"circle": math.pi, "square": 3.14, "triangle": 2.55, "cross": 3.16}  # of radius 1
-NEAR = 8.0  # px, a quarter of the way to the next place: farther off is the wrong place
+NEAR = 8.0  # px, a quarter of the distance between neighbouring places: farther off is the wrong place
 WHOLE_OVERLAP = 0.75  # least intersection over union with an ideal shape of the same middle and area
 BLUR = 0.25  # largest distance of a shape's colour from the palette's (RGB)
 

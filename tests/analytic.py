@@ -132,14 +132,20 @@ PROMPTS = [prompt(0.5, 0), prompt(-0.5, 1)]
 
 def plan(scheme: str = "centred", group_size: int = 4, schedule: Schedule = SCHEDULE, substeps: int = 1, cfg: float = 1.0, **update: Any) -> Plan:
     settings = UpdateSettings(**{"learning_rate": 1e-2, "clip": 0.05, **update})
-    return Plan(schedule=schedule, group_size=group_size, shape=SHAPE, cfg=cfg, preview=PreviewSettings(scheme=scheme, substeps=substeps), update=settings)
+    return Plan(
+        schedule=schedule, group_size=group_size, shape=SHAPE, cfg=cfg, preview=PreviewSettings(scheme=scheme, substeps=substeps), update=settings
+    )
 
 
-def trajectory_of(policy: AnalyticPolicy, plan: Plan, seed: int = 0, prompts: list[Prompt] = PROMPTS, origin: Origin | None = None, negative: list = NEGATIVE) -> Trajectory:
+def trajectory_of(
+    policy: AnalyticPolicy, plan: Plan, seed: int = 0, prompts: list[Prompt] = PROMPTS, origin: Origin | None = None, negative: list = NEGATIVE
+) -> Trajectory:
     """A rollout of the policy as it is."""
     with torch.no_grad(), policy.prompts([p.conditioning for p in prompts], negative, plan.cfg, [1, *SHAPE]):
         path = rollout(policy.velocity, plan.schedule, [p.index for p in prompts], plan.group_size, SHAPE, seed)
-    return Trajectory(path.states, path.velocities, plan.schedule, tuple(prompts), negative, plan.cfg, seed, origin or Origin(), policy.job.base, path.evaluations)
+    return Trajectory(
+        path.states, path.velocities, plan.schedule, tuple(prompts), negative, plan.cfg, seed, origin or Origin(), policy.job.base, path.evaluations
+    )
 
 
 def credit_for(policy: AnalyticPolicy, trajectory: Trajectory, plan: Plan, reward: Any = None) -> tuple[Credit, Tensor]:

@@ -90,6 +90,6 @@ def test_functions_and_files_stay_short(file):
     text = file.read_text("utf-8")
     functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     long = [f"{node.name}: {node.end_lineno - node.lineno + 1} lines" for node in functions if node.end_lineno - node.lineno >= 40]
-    limit = 150 if name_of(file) == "training/run.py" else 250
     assert not long
-    assert len(text.splitlines()) <= limit
+    if not name_of(file).startswith("tests/"):
+        assert len(text.splitlines()) <= (150 if name_of(file) == "training/run.py" else 250)

@@ -11,6 +11,7 @@ from .errors import SetupError
 from .progress import Progress
 
 LOG_TAIL = 12
+OPTIONS = ("--no-input", "--disable-pip-version-check", "--retries", "8")
 
 
 def run_pip(python: Path, arguments: Sequence[str], progress: Progress, log: Path | None = None) -> None:
@@ -18,7 +19,7 @@ def run_pip(python: Path, arguments: Sequence[str], progress: Progress, log: Pat
     command, *rest = arguments
     lines: list[str] = []
     child = subprocess.Popen(
-        [str(python), "-m", "pip", "--no-input", "--disable-pip-version-check", command, "--progress-bar", "off", *rest],
+        [str(python), "-m", "pip", *OPTIONS, command, "--progress-bar", "off", *rest],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"},
@@ -55,6 +56,8 @@ def summary_of(line: str, python: Path) -> str | Callable[[], str]:
         name = words[1].replace("\\", "/").rsplit("/", 1)[-1]
         size = " ".join(words[2:4]) if words[2:] and words[2] != "(from" else ""
         return f"getting {name} {size}".rstrip()
+    if "Retrying (" in line:
+        return "the package index does not answer; trying again"
     if line.startswith("Installing collected packages:"):
         total, before = line.count(",") + 1, _count(python)
         return lambda: f"installing: {min(max(_count(python) - before, 0), total)} of {total} packages"

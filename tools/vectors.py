@@ -42,7 +42,9 @@ def check(vector: dict[str, Any]) -> Errors:
     law, x_next = law_of(vector)
     std = torch.tensor(vector["transition_std"], dtype=torch.float64).flatten().expand(len(x_next))
     mean = torch.tensor(vector["mean"], dtype=torch.float64)
-    return Errors(relative_error(law.mean, mean), relative_error(law.std, std), _density_error(law, x_next, std, vector["log_prob_mean_over_elements"]))
+    return Errors(
+        relative_error(law.mean, mean), relative_error(law.std, std), _density_error(law, x_next, std, vector["log_prob_mean_over_elements"])
+    )
 
 
 def law_of(vector: dict[str, Any]) -> tuple[Transition, Tensor]:

@@ -126,7 +126,9 @@ def kept_noise(law: str, t: float, t_next: float, eta: float) -> float:
 
 @pytest.mark.parametrize("eta", [0.5, 1.0, math.sqrt(2), 2.0])
 def test_precise_keeps_as_much_noise_over_two_half_steps_as_over_one(eta):
-    assert kept_noise("precise", 0.8, 0.5, eta) * kept_noise("precise", 0.5, 0.2, eta) == pytest.approx(kept_noise("precise", 0.8, 0.2, eta), abs=1e-12)
+    assert kept_noise("precise", 0.8, 0.5, eta) * kept_noise("precise", 0.5, 0.2, eta) == pytest.approx(
+        kept_noise("precise", 0.8, 0.2, eta), abs=1e-12
+    )
 
 
 def test_precise_with_eta_root_2_is_the_posterior_of_the_noising_process():

@@ -70,11 +70,22 @@ def test_the_stock_loader_lists_and_loads_every_version(server, three_iterations
     assert b"not loaded" not in server.log.read_bytes()[start:].lower()
 
 
-def test_the_same_seed_again_trains_nothing(server, three_iterations):
-    graph = first_loop(server, "loop", 2)
-    change(graph, "StepwiseGRPO_LiveLoRA", version=2)
+def test_the_same_graph_again_is_served_from_the_cache_and_trains_nothing(server):
+    graph = first_loop(server, "again")
     server.run(graph)
-    assert RunFolder(server.output, "loop").latest()["version"] == 3
+    change(graph, "StepwiseGRPO_LiveLoRA", version=0)  # from now on nothing in the graph moves
+    for _ in range(2):
+        server.run(graph)
+    assert RunFolder(server.output, "again").latest()["version"] == 2
+
+
+def test_a_linked_run_name_still_follows_the_newest_version(server):
+    graph = first_loop(server, "linked")
+    name = add(graph, "PrimitiveString", value="linked")
+    change(graph, "StepwiseGRPO_LiveLoRA", run_name=[name, 0])
+    for version in (1, 2):
+        _, event = metrics(server, change(graph, "StepwiseGRPO_StepwiseSDESampler", seed=version))
+        assert (event["version"], event["behaviour_version"]) == (version, version - 1)
 
 
 def test_an_older_version_can_be_looked_at_without_training(server, three_iterations):

@@ -69,7 +69,9 @@ def test_the_trainer_may_be_inside_inference_mode_as_comfyuis_executor_is(bench)
 
 def test_a_model_whose_file_is_gone_is_refused_by_name_with_the_remedy(bench):
     job = replace(bench.job(), base={**bench.job().base, "name": "deleted.safetensors"})
-    with pytest.raises(ValueError, match="base model 'deleted.safetensors' is no longer in ComfyUI's 'diffusion_models' folders; put it back or start a new run"):
+    with pytest.raises(
+        ValueError, match="base model 'deleted.safetensors' is no longer in ComfyUI's 'diffusion_models' folders; put it back or start a new run"
+    ):
         bench.backend.open_policy(job)
 
 
@@ -134,7 +136,16 @@ def sampling(kind: str, patcher: Any) -> Any:
     return type("Sampling", bases, {})(config)
 
 
-@pytest.mark.parametrize("kind, words", [("eps, as SDXL", "not flow matching"), ("v prediction", "not flow matching"), ("edm", "not flow matching"), ("image to image", "not flow matching"), ("larger noise", "noise levels end at")])
+@pytest.mark.parametrize(
+    "kind, words",
+    [
+        ("eps, as SDXL", "not flow matching"),
+        ("v prediction", "not flow matching"),
+        ("edm", "not flow matching"),
+        ("image to image", "not flow matching"),
+        ("larger noise", "noise levels end at"),
+    ],
+)
 def test_a_model_that_is_not_flow_matching_is_refused(kind, words, bench):
     patcher = bench.patcher()
     patcher.add_object_patch("model_sampling", sampling(kind, patcher))

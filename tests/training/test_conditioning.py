@@ -50,7 +50,16 @@ def test_time_ranges_that_cover_everything_and_absent_controls_are_harmless():
 
 
 def test_the_tag_of_a_prompt_is_taken_off_and_plain_data_are_kept():
-    options = {TAG: {"prompt": "a", "index": 0}, "guidance": 3.5, "strength": 1, "text": "x", "flag": True, "nothing": None, "list": [1, torch.ones(1)], "tree": {"a": (1, 2)}}
+    options = {
+        TAG: {"prompt": "a", "index": 0},
+        "guidance": 3.5,
+        "strength": 1,
+        "text": "x",
+        "flag": True,
+        "nothing": None,
+        "list": [1, torch.ones(1)],
+        "tree": {"a": (1, 2)},
+    }
     given = entry(**options)
     (kept,) = checked([given], "positive")
     assert TAG in given[1] and TAG not in kept[1]

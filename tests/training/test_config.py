@@ -13,7 +13,9 @@ from stepwise_grpo.training.config import Job, Origin, PreviewSettings, UpdateSe
 DEMO = {"kind": "demo"}
 FILLED = {
     Job: Job(base={"kind": "diffusion_models", "name": "x.safetensors", "size": 7, "sha256": "ab"}, targets="all", rank=4, alpha=8.5, seed=3),
-    UpdateSettings: UpdateSettings(learning_rate=3e-4, clip=1e-4, beta=0.004, updates=3, weight_decay=0.0, max_grad_norm=0.5, ema=0.9, rows_per_call=7),
+    UpdateSettings: UpdateSettings(
+        learning_rate=3e-4, clip=1e-4, beta=0.004, updates=3, weight_decay=0.0, max_grad_norm=0.5, ema=0.9, rows_per_call=7
+    ),
     Origin: Origin(run="été", version=7, digest="ab", strength=0.5, loras=2, ema=True),
     PreviewSettings: PreviewSettings(scheme="to_go", substeps=5, by_time=True, spacing=3.0, rows_per_call=1),
 }
@@ -55,7 +57,11 @@ def documented() -> dict[str, dict[str, str | None]]:
     for node in ast.parse(Path(config.__file__).read_text("utf-8")).body:
         if isinstance(node, ast.ClassDef):
             after = [*node.body[1:], None]
-            texts = {b.target.id: a.value.value if isinstance(a, ast.Expr) and isinstance(a.value, ast.Constant) else None for b, a in zip(node.body, after) if isinstance(b, ast.AnnAssign)}
+            texts = {
+                b.target.id: a.value.value if isinstance(a, ast.Expr) and isinstance(a.value, ast.Constant) else None
+                for b, a in zip(node.body, after)
+                if isinstance(b, ast.AnnAssign)
+            }
             found[node.name] = texts
     return found
 
@@ -94,6 +100,13 @@ def test_a_value_out_of_range_is_refused_by_its_name(kind, name, value):
         kind(**arguments)
 
 
-@pytest.mark.parametrize("kind, values", [(UpdateSettings, {"learning_rate": 1, "clip": 0.999, "beta": 0, "updates": 64, "ema": 0.999, "rows_per_call": 1}), (PreviewSettings, {"substeps": 64, "spacing": 1}), (Job, {"base": DEMO, "rank": 1024})])
+@pytest.mark.parametrize(
+    "kind, values",
+    [
+        (UpdateSettings, {"learning_rate": 1, "clip": 0.999, "beta": 0, "updates": 64, "ema": 0.999, "rows_per_call": 1}),
+        (PreviewSettings, {"substeps": 64, "spacing": 1}),
+        (Job, {"base": DEMO, "rank": 1024}),
+    ],
+)
 def test_the_ends_of_the_ranges_are_allowed(kind, values):
     kind(**values)

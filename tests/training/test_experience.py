@@ -62,7 +62,11 @@ def test_the_conditioning_comes_back_in_its_own_dtype(made, tmp_path):
         (cond, options), (found_cond, found_options) = given.conditioning[0], found[0]
         assert torch.equal(cond, found_cond) and options.keys() == found_options.keys()
         for key, value in options.items():
-            same = torch.equal(value, found_options[key]) and value.dtype == found_options[key].dtype if isinstance(value, torch.Tensor) else value == found_options[key]
+            same = (
+                torch.equal(value, found_options[key]) and value.dtype == found_options[key].dtype
+                if isinstance(value, torch.Tensor)
+                else value == found_options[key]
+            )
             assert same, key
     assert torch.equal(e.negative[0][0], trajectory.negative[0][0])
 
@@ -98,7 +102,14 @@ def test_the_id_is_the_sha256_of_the_content_and_the_same_content_is_queued_once
 
 def test_other_settings_are_another_experience(made):
     trajectory, credit, settings = made
-    ids = {hashlib.sha256(data).hexdigest() for data in (bytes_of(made), bytes_of(made, settings=UpdateSettings()), bytes_of(made, credit=replace(credit, advantages=credit.advantages * 2)))}
+    ids = {
+        hashlib.sha256(data).hexdigest()
+        for data in (
+            bytes_of(made),
+            bytes_of(made, settings=UpdateSettings()),
+            bytes_of(made, credit=replace(credit, advantages=credit.advantages * 2)),
+        )
+    }
     assert len(ids) == 3
 
 

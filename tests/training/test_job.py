@@ -11,7 +11,9 @@ from stepwise_grpo.training import job
 from stepwise_grpo.training.job import RunFolder, all_runs, check_run_name, digest_of, read_json, retry_sharing, write_json, write_whole
 
 
-@pytest.mark.parametrize("name", ["my_first_run", "a", "7", "v1.2", "run 3", "a-b+c", "été", "日本語", "прогон 2", "x" * 64, "confetti", "console.log", "lock", "inbox"])
+@pytest.mark.parametrize(
+    "name", ["my_first_run", "a", "7", "v1.2", "run 3", "a-b+c", "été", "日本語", "прогон 2", "x" * 64, "confetti", "console.log", "lock", "inbox"]
+)
 def test_plain_names_are_taken_as_they_are(name):
     assert check_run_name(name) == name
 
@@ -119,7 +121,11 @@ def test_a_job_is_written_once_and_a_later_change_names_the_widget(tmp_path):
     folder.agree_on_job(settings)
     folder.agree_on_job(dict(settings))
     assert folder.job() == settings
-    for change, key in (({**settings, "rank": 8}, "rank"), ({**settings, "targets": "all"}, "targets"), ({"base": {"kind": "demo"}, "rank": 16}, "alpha")):
+    for change, key in (
+        ({**settings, "rank": 8}, "rank"),
+        ({**settings, "targets": "all"}, "targets"),
+        ({"base": {"kind": "demo"}, "rank": 16}, "alpha"),
+    ):
         with pytest.raises(ValueError, match=rf"run 'r' was started with {key} = .*; this graph says .*Set {key} back, or choose another run name"):
             folder.agree_on_job(change)
     assert folder.job() == settings

@@ -63,7 +63,12 @@ def test_an_experience_becomes_a_version_with_everything_that_belongs_to_it(fold
     run, path = opened(folder), queue(folder, 0)
     event = train(run, path)
     data = folder.version_file(1).read_bytes()
-    assert folder.latest() == {"version": 1, "file": "loras/stepwise_grpo/été 1/v000001.safetensors", "digest": digest_of(data), "experience": event["experience"]}
+    assert folder.latest() == {
+        "version": 1,
+        "file": "loras/stepwise_grpo/été 1/v000001.safetensors",
+        "digest": digest_of(data),
+        "experience": event["experience"],
+    }
     assert (run.version, run.digest) == (1, digest_of(data)) and folder.events() == [event]
     assert (folder.state / "v000001.safetensors").is_file() and event["experience"] in run.used
     assert event["keys_matched"] == event["keys_total"] == len(LAYERS)
@@ -202,12 +207,15 @@ def test_a_crash_after_any_write_of_a_commit_loses_nothing_and_repeats_to_the_bi
 
 def test_there_are_as_many_writes_in_a_commit_as_the_crashes_cover_and_the_pointer_is_the_last(folder, monkeypatch):
     order = []
-    real = live_run.write_whole
-    monkeypatch.setattr(live_run, "write_whole", lambda path, data: (order.append(path.parent.name), real(path, data)))
-    for name in ("append_event", "write_latest"):
-        monkeypatch.setattr(RunFolder, name, lambda self, value, real=getattr(RunFolder, name), name=name: (order.append(name), real(self, value)))
+
+    def recorded(write, name):
+        return lambda *arguments: (order.append(name(*arguments)), write(*arguments))
+
+    monkeypatch.setattr(live_run, "write_whole", recorded(live_run.write_whole, lambda path, data: path.parent.name))
+    monkeypatch.setattr(RunFolder, "append_event", recorded(RunFolder.append_event, lambda *_: "event"))
+    monkeypatch.setattr(RunFolder, "write_latest", recorded(RunFolder.write_latest, lambda *_: "pointer"))
     train(opened(folder), queue(folder, 0))
-    assert order == [folder.name, folder.name, "state", "append_event", "write_latest"]
+    assert order == [folder.name, folder.name, "state", "event", "pointer"]
     assert len(order) == len(WRITES)
 
 

@@ -147,14 +147,23 @@ def test_a_reward_that_gives_no_number_is_refused_by_name(bad):
         of(reward=Fixed(scores))
 
 
-@pytest.mark.parametrize("scores, shape", [(lambda images: torch.zeros(len(images), 1), r"\(8, 1\)"), (lambda images: torch.zeros(3), r"\(3,\)"), (lambda images: torch.tensor(0.0), r"\(\)")])
+@pytest.mark.parametrize(
+    "scores, shape",
+    [
+        (lambda images: torch.zeros(len(images), 1), r"\(8, 1\)"),
+        (lambda images: torch.zeros(3), r"\(3,\)"),
+        (lambda images: torch.tensor(0.0), r"\(\)"),
+    ],
+)
 def test_a_reward_that_gives_another_number_of_scores_is_refused_by_name(scores, shape):
     with pytest.raises(ValueError, match=f"reward 'my taste' gave scores of shape {shape} for 8 pictures"):
         checked_scores(Fixed(scores), torch.zeros(8, 2, 2, 3), ["a"] * 8)
 
 
 def test_scores_of_any_dtype_that_carry_a_graph_are_taken_as_plain_numbers():
-    scores = checked_scores(Fixed(lambda images: torch.ones(len(images), dtype=torch.float64, requires_grad=True)), torch.zeros(3, 2, 2, 3), ["a"] * 3)
+    scores = checked_scores(
+        Fixed(lambda images: torch.ones(len(images), dtype=torch.float64, requires_grad=True)), torch.zeros(3, 2, 2, 3), ["a"] * 3
+    )
     assert scores.dtype == torch.float32 and not scores.requires_grad
 
 

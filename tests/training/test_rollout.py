@@ -9,7 +9,7 @@ from stepwise_grpo.tests.analytic import NEGATIVE, PROMPTS, SHAPE, SPREAD, Analy
 from stepwise_grpo.training.core.noise import initial_noise
 from stepwise_grpo.training.core.schedule import Schedule
 from stepwise_grpo.training.core.transitions import LAWS, Transition
-from stepwise_grpo.training.rollout import rollout
+from stepwise_grpo.training.rollout import rollout, walk
 
 GRID = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
 
@@ -142,3 +142,14 @@ def test_a_grid_that_starts_just_below_1_is_as_stochastic_as_one_that_starts_at_
     low = (0.99999, *GRID[1:])
     (one, _), (two, _) = of(Schedule(GRID, "ddim", 0.7)), of(Schedule(low, "ddim", 0.7))
     torch.testing.assert_close(one.states, two.states, rtol=0, atol=1e-3)
+
+
+def test_the_stock_samplers_walk_takes_the_same_steps_as_a_rollout_from_the_same_noise():
+    trajectory, _ = of(Schedule(GRID, "ddim", 0.7), prompts=[prompt(0.5, index=0)])
+    velocity = lambda x, t, rows: exact_velocity(x, t, torch.full((len(x),), 0.5))
+    seen = []
+    last = walk(velocity, Schedule(GRID, "ddim", 0.7), trajectory.states[0], 0, lambda k, x, clean: seen.append((x, clean)))
+    torch.testing.assert_close(last, trajectory.states[-1], rtol=0, atol=1e-5)
+    for k, (x, clean) in enumerate(seen):
+        torch.testing.assert_close(x, trajectory.states[k], rtol=0, atol=1e-5)
+        torch.testing.assert_close(clean, x - GRID[k] * trajectory.velocities[k], rtol=0, atol=1e-5)

@@ -173,7 +173,10 @@ def open_or_fail(error: Exception) -> Callable:
     return open_policy
 
 
-@pytest.mark.parametrize("error", [ValueError("the base model 'gone.safetensors' is no longer there"), MemoryError("no memory"), KeyError("odd"), ImportError("no such module")])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("the base model 'gone.safetensors' is no longer there"), MemoryError("no memory"), KeyError("odd"), ImportError("no such module")],
+)
 def test_a_run_whose_base_model_cannot_be_opened_keeps_its_experience_and_blocks_no_other(error, tmp_path):
     gone, good = new_run(tmp_path, "gone", GONE), new_run(tmp_path, "good")
     queue(gone, 0, GONE)
@@ -254,7 +257,9 @@ def test_a_full_disk_keeps_the_experience_and_training_goes_on_when_there_is_spa
         data = packed(AnalyticPolicy(), PLAN, seed)
         a.queue(data)
         other.queue(data)
-    write, failed = full_once(live_run.write_whole, lambda path, data: (path.parent.name == "state") == (place == "state") and path.name.startswith("v000002"))
+    write, failed = full_once(
+        live_run.write_whole, lambda path, data: (path.parent.name == "state") == (place == "state") and path.name.startswith("v000002")
+    )
     monkeypatch.setattr(live_run, "write_whole", write)
     seen = []
     real = RunFolder.write_status

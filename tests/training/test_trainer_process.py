@@ -64,7 +64,7 @@ def policy(comfyui_folder: Path) -> Iterator[Any]:
 def packed(policy: Any, seed: int, steps: int, group_size: int, **update: Any) -> bytes:
     """An iteration of the base model as the graph writes it."""
     schedule = Schedule(tuple(1 - k / steps for k in range(steps + 1)), "ddim", 0.7)
-    prompts = tuple(Prompt(caption.text(), i, entries(caption.text())) for i, caption in enumerate(all_captions()[seed :: 601][:2]))
+    prompts = tuple(Prompt(caption.text(), i, entries(caption.text())) for i, caption in enumerate(all_captions()[seed::601][:2]))
     with torch.no_grad(), policy.prompts([p.conditioning for p in prompts], entries(""), 1.0, [2 * group_size, *SHAPE]):
         path = rollout(policy.velocity, schedule, [0, 1], group_size, SHAPE, seed)
         trajectory = Trajectory(path.states, path.velocities, schedule, prompts, entries(""), 1.0, seed, Origin(), DEMO, path.evaluations)

@@ -1,8 +1,8 @@
 """The demo's reward: is the shape where the prompt says? Measured from pixels, smooth in the distance.
 
-Every picture of a shape scores between 0 and 1: 1 on the asked place, 0.61 when it is 8 px off, near 0 from 24 px on
-(the next place is 32 px away). The distance is that of all the shape's pixels, not of their middle, so two halves
-on both sides of the place do not pass for one shape on it.
+Every picture of a shape scores between 0 and 1: 1 on the asked place, 0.61 when it is 9 px off, near 0 from 28 px on (the next
+place is 32 px away). The distance is that of all the shape's pixels, not of their middle, so two halves on both sides of
+the place do not pass for one shape on it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch
 from ...demo.captions import PLACES, parse
 from ...demo.silhouette import FAINT, shrink, silhouette
 
-LENGTH = 8.0  # px, distance at which the score has fallen to exp(-1/2)
+LENGTH = 9.0  # px, distance at which the score has fallen to exp(-1/2)
 CELLS = 32  # side of the grid looked at
 OWN_SPREAD = 0.2  # mean squared distance of a whole shape's pixels from its centroid, in areas
 LEAST_AREA = 250.0  # px^2; smaller things score in proportion
