@@ -93,7 +93,9 @@ def parse(text: str) -> Caption:
 
 
 def _singular(word: str) -> str:
-    word = word if word in KINDS else word.removesuffix("s")  # "cross" keeps its s
+    known = {*SYNONYMS, *(word for words in SLOTS.values() for word in words)}
+    ends = ("", "s", "es")  # "cross" keeps its s, "crosses" and "boxes" lose two letters
+    word = next((stem for end in ends if (stem := word.removesuffix(end)) in known), word)
     return SYNONYMS.get(word, word)
 
 

@@ -26,8 +26,11 @@ class DemoModel(io.ComfyNode):
     @classmethod
     def execute(cls) -> io.NodeOutput:
         from ..demo.comfy_model import load_demo_clip, load_demo_model, load_demo_vae
+        from ..demo.look import teach_latent_preview
 
-        return io.NodeOutput(with_base(load_demo_model(), DEMO), load_demo_clip(), load_demo_vae())
+        model, vae = load_demo_model(), load_demo_vae()
+        teach_latent_preview(model.model.latent_format, vae.first_stage_model)
+        return io.NodeOutput(with_base(model, DEMO), load_demo_clip(), vae)
 
 
 NODES = [DemoModel]

@@ -23,17 +23,24 @@ def draw(credit: Credit) -> Tensor:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = min(len(credit.texts), GROUPS)
+    groups = most_telling(credit)
+    shown = len(groups)
     columns = min(shown, COLUMNS)
     rows = -(-shown // columns)
     figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + HEADER), dpi=DPI, facecolor="white")
     canvas = FigureCanvasAgg(figure)
     limit = colour_limit(credit)
-    for index in range(shown):
-        block(figure, credit, index, limit, x=WIDTH * (index % columns), y=HEIGHT * (rows - 1 - index // columns))
+    for place, group in enumerate(groups):
+        block(figure, credit, group, limit, x=WIDTH * (place % columns), y=HEIGHT * (rows - 1 - place // columns))
     header(figure, credit, shown, limit)
     canvas.draw()
     return torch.from_numpy(numpy.asarray(canvas.buffer_rgba())[..., :3].copy()).float()[None] / 255
+
+
+def most_telling(credit: Credit) -> list[int]:
+    """The groups to show, in their order: those whose final rewards differ most."""
+    spread = credit.rewards[-1].reshape(-1, credit.group_size).std(1, correction=0)
+    return sorted(spread.argsort(descending=True, stable=True)[:GROUPS].tolist())
 
 
 def shades(credit: Credit) -> Tensor:

@@ -64,6 +64,8 @@ def output() -> Path:
 
 def fingerprint(output: Path, run_name: str | None, version: int | None, use_ema: bool | None) -> str:
     """Changes exactly when another LoRA would be applied. A linked run name is None here, so all runs count. Never raises."""
+    if version == 0:
+        return "0"
     try:
         runs = all_runs(output) if run_name is None else [RunFolder(output, run_name)]
         if run_name is not None and version is not None and version > 0:

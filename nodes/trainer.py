@@ -1,7 +1,6 @@
 """GRPO LoRA Trainer: hands one iteration to the trainer process and waits for the new version of the LoRA."""
 
 import json
-from typing import Any
 
 from comfy_api.latest import io, ui
 

@@ -7,6 +7,7 @@ Nothing here imports ComfyUI before a function is called.
 """
 
 import importlib.util
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -173,16 +174,25 @@ def _random(key: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
     return noise * 0.08 + (1 if scale else 0)
 
 
-def write(architecture: Architecture, path: Path, dtype: torch.dtype = torch.float32, scaled: bool = False, prefix: str = "") -> Path:
-    """The checkpoint as a file. ``scaled``: fp8 with a scale a layer, as scaled fp8 files have it."""
-    tensors = {prefix + key: tensor.clone() for key, tensor in build(architecture).state_dict().items()}
-    for key in [key for key, tensor in tensors.items() if scaled and key.endswith(".weight") and tensor.dim() == 2]:
-        tensors[key.removesuffix(".weight") + ".scale_weight"] = tensors[key].abs().max() / 400
-        tensors[key] /= tensors[key].abs().max() / 400
-    tensors = {key: tensor if key.endswith(".scale_weight") else tensor.to(dtype) for key, tensor in tensors.items()}
+def write(architecture: Architecture, path: Path, dtype: torch.dtype = torch.float32, scaled: str = "") -> Path:
+    """The checkpoint as a file.
+
+    ``scaled``: linear layers in fp8 with a scale each, as files have it that are "marked" by one tensor or "described" in metadata.
+    """
+    network, metadata = build(architecture), {}
+    tensors = {key: tensor if scaled else tensor.to(dtype) for key, tensor in network.state_dict().items()}
     if scaled:
-        tensors[prefix + "scaled_fp8"] = torch.zeros(2, dtype=dtype)  # two elements: weights only, no fp8 products
-    safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
+        layers = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
+        for layer in layers:
+            weight = tensors[f"{layer}.weight"]
+            scale = weight.abs().max() / torch.finfo(dtype).max
+            tensors[f"{layer}.weight"] = (weight / scale).to(dtype)
+            tensors[f"{layer}.scale_weight" if scaled == "marked" else f"{layer}.weight_scale"] = scale
+        if scaled == "marked":
+            tensors["scaled_fp8"] = torch.zeros(2, dtype=dtype)  # two elements: weights only, no products in fp8
+        else:
+            metadata = {"_quantization_metadata": json.dumps({"layers": {layer: {"format": "float8_e4m3fn"} for layer in layers}})}
+    safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata)
     return path
 
 

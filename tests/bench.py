@@ -32,15 +32,15 @@ class Bench:
         self.x = torch.randn(3, *self.architecture.latent, generator=torch.Generator().manual_seed(5))
         self.weighing = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64) / self.x.numel() ** 0.5
 
-    def file(self, dtype: torch.dtype = torch.float32, scaled: bool = False) -> Path:
-        path = self.folder / f"{self.name}_{str(dtype).removeprefix('torch.')}{'_scaled' * scaled}.safetensors"
+    def file(self, dtype: torch.dtype = torch.float32, scaled: str = "") -> Path:
+        path = self.folder / f"{self.name}_{str(dtype).removeprefix('torch.')}_{scaled}.safetensors"
         return path if path.exists() else write(self.architecture, path, dtype, scaled)
 
     def job(self, targets: str = "attention", seed: int = 0) -> Job:
         path = self.file()
         return Job(base=describe("diffusion_models", path.name, path), targets=targets, rank=4, alpha=8.0, seed=seed)
 
-    def patcher(self, dtype: torch.dtype = torch.float32, scaled: bool = False) -> Any:
+    def patcher(self, dtype: torch.dtype = torch.float32, scaled: str = "") -> Any:
         """As the stock loader gives it. On a CPU it would turn bf16 and plain fp8 into fp32 and must be told not to."""
         import comfy.sd
 

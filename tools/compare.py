@@ -17,8 +17,9 @@ from tqdm import tqdm
 from .local import demo_policy, encode, held_out, start_comfy, training_prompts
 
 ITERATIONS = {"uniform": 80, "uniform_weighted": 40, "paper": 40, "centred": 40}
-EVERY = 2  # iterations between looks at the held-out prompts
+EVERY = 4  # iterations between looks at the held-out prompts
 PROMPTS, GROUP, STEPS = 4, 8, 10
+LAW, ETA, BETA = "flow", 0.7, 0.02  # as in the demo
 
 
 @dataclass
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds (default 3)")
     parser.add_argument("--json", type=Path, help="write curves and table to this file")
     parser.add_argument("--substeps", type=int, default=2, help="T' of the previews (default 2)")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of all schemes (default 0.002)")
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error("--seeds must be at least 1")
@@ -66,7 +67,7 @@ class Bench:
         sampling = self.policy.patcher.get_model_object("model_sampling")
         self.sigmas = comfy.samplers.calculate_sigmas(sampling, "simple", STEPS).tolist()
         self.negative = encode("")
-        self.settings = {"substeps": substeps, "learning_rate": learning_rate, "law": "ddim", "eta": 0.7, "prompts": PROMPTS, "group": GROUP, "steps": STEPS}
+        self.settings = {"substeps": substeps, "learning_rate": learning_rate, "beta": BETA, "law": LAW, "eta": ETA, "prompts": PROMPTS, "group": GROUP, "steps": STEPS}
 
     def run(self, scheme: str, seed: int) -> Curve:
         """One run of ``scheme`` from a fresh LoRA."""
@@ -117,9 +118,9 @@ class Bench:
         from ..training.core.schedule import Schedule
         from ..training.iterate import Plan
 
-        schedule = Schedule(tuple(self.sigmas), "ddim", 0.7)
+        schedule = Schedule(tuple(self.sigmas), LAW, ETA)
         preview = PreviewSettings(scheme=scheme, substeps=self.settings["substeps"], rows_per_call=320)
-        update = UpdateSettings(learning_rate=self.settings["learning_rate"], rows_per_call=160)
+        update = UpdateSettings(learning_rate=self.settings["learning_rate"], beta=BETA, rows_per_call=160)
         return Plan(schedule=schedule, group_size=GROUP, shape=(16, 16, 16), cfg=1.0, preview=preview, update=update)
 
 

@@ -50,7 +50,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python dev.py demo", description="Fine-tune the built-in model to put shapes where the prompt says, through a real ComfyUI.")
     parser.add_argument("--iterations", type=int, default=30, help="how often the workflow is queued (default 30)")
     parser.add_argument("--credit", default="centred", choices=list(SCHEMES), help="how rewards become credit (default centred)")
-    parser.add_argument("--law", default="ddim", choices=list(LAWS), help="the transition law (default ddim)")
+    parser.add_argument("--law", default="flow", choices=list(LAWS), help="the transition law (default flow)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for pictures, LoRA and logs (default out/demo)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -78,7 +78,7 @@ class Iterations:
         workflow = json.loads(WORKFLOW.read_text("utf-8"))
         self.prompt = api_form(workflow, server.object_info())
         self.seconds: list[float] = []
-        self.last_outputs: dict[str, Any] = {}
+        self.first_credit = b""  # the Credit Visualizer's picture while there is still much to learn
 
     def run(self, count: int) -> None:
         bar = tqdm(range(count), desc="iterations", unit="it")
@@ -86,8 +86,9 @@ class Iterations:
             start = time.perf_counter()
             self._set(i)
             prompt_id = self.server.queue(self.prompt)
-            self.last_outputs = self.server.wait(prompt_id, tick=self._check_trainer)["outputs"]
+            outputs = self.server.wait(prompt_id, tick=self._check_trainer)["outputs"]
             self.seconds.append(time.perf_counter() - start)
+            self.first_credit = self.first_credit or self._credit(outputs)
             event = self.events()[-1]
             if event["version"] != i + 1:
                 raise SystemExit(f"iteration {i + 1} made no version; see {self.trainer.log}")
@@ -95,6 +96,9 @@ class Iterations:
 
     def events(self) -> list[dict[str, Any]]:
         return self.folder.events()
+
+    def _credit(self, outputs: dict[str, Any]) -> bytes:
+        return self.server.picture(outputs[self.nodes("StepwiseGRPO_CreditVisualizer")[0]]["images"][0])
 
     def nodes(self, class_type: str) -> list[str]:
         return [id for id, node in self.prompt.items() if node["class_type"] == class_type]
@@ -168,8 +172,7 @@ def leave(out: Path, result: dict[str, Any], iterations: Iterations, before: Eva
     title = f"{result['credit']}, {result['law']}, seed {result['seed']}"
     reward_curve(out / "reward_curve.png", result["reward_curve"], before.reward, after.reward, title)
     contact_sheet(out / "before_after.png", texts, before.images, after.images)
-    for id in iterations.nodes("StepwiseGRPO_CreditVisualizer"):
-        (out / "credit.png").write_bytes(iterations.server.picture(iterations.last_outputs[id]["images"][0]))
+    (out / "credit.png").write_bytes(iterations.first_credit)
     shutil.copyfile(result["lora"], out / f"{iterations.folder.name}.safetensors")
     for path in filter(None, (out / "result.json", iterations.options.json)):
         path.write_text(json.dumps(result, indent=1), "utf-8")

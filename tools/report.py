@@ -25,14 +25,14 @@ def contact_sheet(path: Path, prompts: Sequence[str], before: Tensor, after: Ten
     """Held-out pictures (N, H, W, 3) in pairs: before above, after below, with their prompts."""
     from matplotlib.figure import Figure
 
-    count = min(len(prompts), 4 * columns)
-    bands = -(-count // columns)
+    shown = range(0, len(prompts), -(-len(prompts) // (4 * columns)))  # evenly over the list
+    bands = -(-len(shown) // columns)
     figure = Figure(figsize=(2 * columns, 4.7 * bands), layout="constrained")
     grid = figure.subplots(2 * bands, columns, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
-    for i in range(count):
-        band, column = divmod(i, columns)
+    for place, i in enumerate(shown):
+        band, column = divmod(place, columns)
         for row, images, label in ((2 * band, before, "before"), (2 * band + 1, after, "after")):
             grid[row, column].imshow(images[i].numpy())
             grid[row, column].set_title(f"{_wrapped(prompts[i])}\n{label}" if label == "before" else label, fontsize=7)

@@ -32,20 +32,27 @@ def target_layers(module: nn.Module, targets: str) -> list[str]:
     """Paths of the Linear layers that the preset ``targets`` means, sorted."""
     if targets not in TARGETS:
         raise ValueError(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
-    names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear) and re.fullmatch(TARGETS[targets], name)]
+    names = [name for name, layer in module.named_modules() if is_linear(layer) and re.fullmatch(TARGETS[targets], name)]
     if not names:
         raise ValueError(f"this model has no linear layer that the targets {targets!r} mean")
     return sorted(names)
 
 
+def is_linear(layer: nn.Module) -> bool:
+    """Also ComfyUI's linear layer of files with quantised layers, a class of its own that only shares the name."""
+    return isinstance(layer, nn.Linear) or type(layer).__name__ == "Linear"
+
+
 def inject(module: nn.Module, job: Job) -> None:
     """Put a LoRA on the target layers: fp32 whatever the base is, A random by ``job.seed``, B zero, so nothing changes yet."""
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import Linear
 
     names = target_layers(module, job.targets)
     module.requires_grad_(False)
     pattern = "|".join(re.escape(name) for name in names)
     config = LoraConfig(r=job.rank, lora_alpha=job.alpha, target_modules=f"({pattern})", lora_dropout=0.0, bias="none")
+    config._register_custom_module({type(module.get_submodule(name)): Linear for name in names})  # PEFT knows nn.Linear alone
     inject_adapter_in_model(config, module, adapter_name=ADAPTER)
     for layer in _layers(module).values():
         layer.lora_A.to(torch.float32)

@@ -68,9 +68,9 @@ class TestFingerprint:
 
     def test_a_pinned_version_ignores_newer_ones(self, tmp_path):
         version_by_hand(tmp_path, "a", 1)
-        before = self.of(tmp_path, "a", 1, False)
+        before = [self.of(tmp_path, "a", version, False) for version in (0, 1)]
         version_by_hand(tmp_path, "a", 2)
-        assert self.of(tmp_path, "a", 1, False) == before
+        assert [self.of(tmp_path, "a", version, False) for version in (0, 1)] == before
 
     def test_a_linked_name_follows_all_runs(self, tmp_path):
         version_by_hand(tmp_path, "a", 1)
@@ -123,9 +123,8 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_queued(tmp_path, monkeypatch
     import errno
 
     from stepwise_grpo.nodes import handover
-    from stepwise_grpo.training.config import Job, UpdateSettings
+    from stepwise_grpo.training.config import Job, Origin, UpdateSettings
     from stepwise_grpo.training.trajectory import Trajectory
-    from stepwise_grpo.training.config import Origin
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -21,7 +21,9 @@ FP8 = torch.float8_e4m3fn
 Figure = Callable[[str, float], float]
 each = pytest.mark.parametrize("bench", ARCHITECTURES, indirect=True)
 a_few = pytest.mark.parametrize("bench", ["sd3", "flux", "wan21", "ltxv", "qwen_image"], indirect=True)
-precisions = pytest.mark.parametrize("dtype, scaled", [(torch.bfloat16, False), (FP8, False), (FP8, True)], ids=["bf16", "fp8", "scaled_fp8"])
+precisions = pytest.mark.parametrize(
+    "dtype, scaled", [(torch.bfloat16, ""), (FP8, ""), (FP8, "marked"), (FP8, "described")], ids=["bf16", "fp8", "scaled_fp8", "quantised_layers"]
+)
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,7 @@ def decode(latents: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def policy(comfyui_folder: Path) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # the trainers': two threads wait for each other where other processes want the cores
         patch.setattr(sys, "argv", sys.argv)
         prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
         from stepwise_grpo.training.backends.comfy import open_policy

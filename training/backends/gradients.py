@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
+from ..lora import is_linear
+
 
 def prepare_gradients(module: nn.Module, checkpoint: bool) -> None:
     """Make the gradients of LoRA layers in ``module`` right, once and for its whole life. No output changes.
@@ -34,7 +36,7 @@ def transformer_blocks(module: nn.Module) -> list[nn.Module]:
     blocks = []
     for child in module.children():
         if isinstance(child, nn.ModuleList):
-            blocks += [element for element in child if sum(isinstance(layer, nn.Linear) for layer in element.modules()) > 1]
+            blocks += [element for element in child if sum(map(is_linear, element.modules())) > 1]
         else:
             blocks += transformer_blocks(child)
     return blocks
