@@ -29,7 +29,7 @@ from stepwise_grpo.training.trajectory import Prompt, Trajectory
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (16, 16, 16)
 JOB = Job(base=DEMO, rank=4, alpha=8.0)
-FOREVER = 300.0  # seconds, for a machine that is busy with other things
+FOREVER = 900.0  # seconds, for a machine that is busy with other things
 WINDOWS = sys.platform == "win32"
 
 
