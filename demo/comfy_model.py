@@ -1,4 +1,4 @@
-"""The demo model as the three objects ComfyUI's stock nodes work with: MODEL, CLIP and VAE.
+"""The demo model as the three objects that ComfyUI's stock nodes work with: a model, a text encoder and a VAE.
 
 The only file of this folder that imports comfy.
 """
@@ -42,7 +42,8 @@ class Tokenizer:
         pass
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **_options) -> dict:
-        """{"demo": one batch of (word id, weight 1.0[, slot])}. Weights written as (word:1.2) are ignored."""
+        """One batch under the key "demo": word id and weight, and the slot too if asked for. Written weights are ignored."""
+        # A written weight is (word:1.2); every word gets 1.0.
         ids = word_ids(parse(text))
         return {"demo": [[(word, 1.0, slot) if return_word_ids else (word, 1.0) for slot, word in enumerate(ids)]]}
 
@@ -89,7 +90,7 @@ class ClipTarget:
 
 
 class ComfyCodec(Codec):
-    """The codec with ComfyUI's channel order: pictures (B, 3, H, W)."""
+    """The codec for pictures (B, 3, H, W), the order of the channels in ComfyUI."""
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
         return super().encode(pictures.movedim(1, -1))

@@ -17,11 +17,11 @@ BLUR = 0.25  # largest distance of a shape's colour from the palette's (RGB)
 
 
 def measure(images: torch.Tensor, prompts: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Measure images (N, H, W, 3) in [0, 1] against their prompts.
+    """What images (N, H, W, 3) in [0, 1] show, measured against their prompts: tensors by name, one row an image.
 
-    Returns (N,) bool tensors `kind`, `colour`, `size`, `place`, `background`, `whole` and
-    `shape_ok` (kind, colour and whole), true where right or not asked for, and float tensors `centre` (N, 2) px and
-    `overlap` (N,) with the best fitting ideal shape.
+    The boolean ones are true where right or not asked for: `kind`, `colour`, `size`, `place`, `background`, `whole`
+    and `shape_ok`, which means kind, colour and whole. The float ones are `centre` (N, 2) in pixels and `overlap`,
+    the agreement with the best fitting ideal shape.
     """
     small = shrink(images, CELLS)
     found = silhouette(small)
@@ -72,7 +72,7 @@ def _size(found: Silhouette, kinds: torch.Tensor) -> torch.Tensor:
 def _agrees(index: torch.Tensor, slot: str, prompts: Sequence[str]) -> torch.Tensor:
     """(N,) whether what was seen is what the prompt says, true where it says nothing."""
     names = SLOTS[slot]
-    said = [getattr(parse(prompt), slot) for prompt in prompts]
+    said = [vars(parse(prompt))[slot] for prompt in prompts]
     asked = torch.tensor([-2 if word is None else names.index(word) for word in said], device=index.device)
     return (asked == -2) | (asked == index)
 

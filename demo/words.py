@@ -17,7 +17,7 @@ UNSAID = len(WORDS)  # id of a slot nothing was said about; its vector is zero
 
 
 def word_vectors() -> torch.Tensor:
-    """(len(WORDS) + 1, WIDTH) float32, the last row zero."""
+    """One row for each word and a last one of zeros, float32: (len(WORDS) + 1, WIDTH)."""
     hadamard = torch.ones(1, 1)
     while hadamard.shape[0] < WIDTH:
         hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
@@ -36,6 +36,6 @@ def pool(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def encode(text: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Text -> (cond (1, L, C), pooled (1, C)), float32. An empty text gives zeros: the unconditional."""
+    """The token vectors (1, L, C) of a text and their pooled vector (1, C). An empty text gives zeros: the unconditional."""
     cond = word_vectors()[word_ids(parse(text))][None]
     return cond, pool(cond)

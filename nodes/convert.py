@@ -1,6 +1,6 @@
-"""The only file that speaks both dialects: ComfyUI's MODEL, CONDITIONING, LATENT, SIGMAS and VAE, and ours.
+"""The only file that speaks both languages, that of ComfyUI's models, prompts, latents and pictures, and ours.
 
-ComfyUI calls a flow model's time t "sigma". Its sampling functions return the clean estimate x0_hat, ours take the velocity.
+ComfyUI calls the time t of a flow model "sigma". Its sampling functions return the clean estimate, ours take the velocity.
 """
 
 import json
@@ -70,7 +70,7 @@ def check_model(model: Any) -> None:
     found = [key for key, value in options.items() if key != "transformer_options" and value]
     found += [f"transformer_options.{key}" for key, value in options.get("transformer_options", {}).items() if value]
     for group in ("wrappers", "injections", "additional_models", "hook_patches", "weight_wrapper_patches"):
-        found += [f"{group}.{key}" for key, value in getattr(model, group, {}).items() if value]
+        found += [f"{group}.{key}" for key, value in vars(model).get(group, {}).items() if value]
     found += [f"object_patches.{key}" for key in model.object_patches if key != "model_sampling"]
     if found:
         raise ValueError(f"the model carries {', '.join(found)}, which the trainer cannot repeat; take out the node between loader and sampler that adds it")

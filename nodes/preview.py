@@ -65,7 +65,7 @@ def score(node: Any, model: Any, vae: Any, trajectory: TrajectoryData, reward: R
     if convert.origin_of(model) != trajectory.origin:
         raise ValueError("model is not the one that made the trajectory: connect the same MODEL, behind the same Live LoRA, to the sampler and to this node")
     progress = Progress(node, 1)
-    velocity = convert.velocity_of(model, trajectory.prompts, trajectory.negative, trajectory.cfg, settings.rows_per_call, lambda _: progress.check())
+    velocity = convert.velocity_of(model, trajectory.prompts, trajectory.negative, trajectory.cfg, settings.rows_per_call, lambda rows: progress.check())
 
     def on_batch(done: int, total: int, pictures: Tensor) -> None:
         progress.to(done, total)

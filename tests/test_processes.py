@@ -134,7 +134,7 @@ def test_the_launcher_takes_the_python_comfyui_recorded(place, form, monkeypatch
     recorded = fake_python(place / 'py "é" x' / "python")
     output = place / "output" if form == "default" else place / "other output é"
     monkeypatch.setattr(comfyui.sys, "executable", str(recorded))
-    comfyui.write_record(output, place, [], {}, {})
+    comfyui.write_place(output, place, [], {}, {})
     arguments = {"default": [], "two words": ["--output", str(output)], "equals": [f"--output={output}"]}[form]
     called, script, *rest = launch(place, *arguments)
     assert Path(called) == recorded
@@ -146,7 +146,7 @@ def test_the_launcher_takes_the_python_comfyui_recorded(place, form, monkeypatch
 @pytest.mark.parametrize("names", [["python_embeded", ".venv", "venv"], [".venv", "venv"], ["venv"]])
 def test_the_launcher_looks_beside_comfyui_when_the_recorded_python_is_gone(place, names, monkeypatch):
     monkeypatch.setattr(comfyui.sys, "executable", str(place / "gone"))
-    comfyui.write_record(place / "output", place, [], {}, {})
+    comfyui.write_place(place / "output", place, [], {}, {})
     pythons = [fake_python(place / name / "bin" / "python") for name in names]
     assert Path(launch(place)[0]).resolve() == pythons[0]
 

@@ -135,9 +135,9 @@ def crossing(curve: Curve, target: float) -> dict[str, float] | None:
     reward = smoothed(curve.reward)
     for i in range(1, len(reward)):
         if reward[i] >= target:
-            part = (target - reward[i - 1]) / max(reward[i] - reward[i - 1], 1e-9)
-            at = lambda values: values[i - 1] + max(part, 0.0) * (values[i] - values[i - 1])
-            return {"iterations": at(curve.iterations), "evaluations": at(curve.evaluations), "seconds": at(curve.seconds)}
+            part = max((target - reward[i - 1]) / max(reward[i] - reward[i - 1], 1e-9), 0.0)
+            axes = {"iterations": curve.iterations, "evaluations": curve.evaluations, "seconds": curve.seconds}
+            return {name: values[i - 1] + part * (values[i] - values[i - 1]) for name, values in axes.items()}
     return None
 
 

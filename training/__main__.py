@@ -14,7 +14,7 @@ from bind import bind  # noqa: E402
 sys.path.pop(0)
 bind()
 
-from stepwise_grpo.training.comfyui import prepare, read_record  # noqa: E402
+from stepwise_grpo.training.comfyui import prepare, read_place  # noqa: E402
 from stepwise_grpo.training.run import run  # noqa: E402
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     options = parse(sys.argv[1:])
     output = options.output or default_output()
-    record = wait_for_record(output, options.comfy)
+    record = wait_for_place(output, options.comfy)
     prepare(record, options.comfy)
     stop = Stop()
     from stepwise_grpo.training.backends.comfy import open_policy, set_model_folders
@@ -40,18 +40,18 @@ def main() -> None:
 
 
 def default_output() -> Path:
-    """<ComfyUI>/output, when this pack lies in <ComfyUI>/custom_nodes."""
+    """The output folder of the ComfyUI in whose custom_nodes this pack lies."""
     folder = Path(__file__).resolve().parent.parent
     if folder.parent.name == "custom_nodes":
         return folder.parent.parent / "output"
-    raise SystemExit("Say where ComfyUI's output folder is: python training --output FOLDER")
+    raise SystemExit("This pack does not lie in a ComfyUI, so say where the output folder is: python training --output FOLDER")
 
 
-def wait_for_record(output: Path, comfy: Path | None) -> dict:
+def wait_for_place(output: Path, comfy: Path | None) -> dict:
     """ComfyUI's record, waiting for ComfyUI's first start if there is none; with --comfy it is not needed."""
     said = False
     while True:
-        record = read_record(output)
+        record = read_place(output)
         if record is not None or comfy is not None:
             return record or {}
         if not said:
@@ -65,9 +65,9 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
-        for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), self._ask)
+        for name, number in signal.Signals.__members__.items():
+            if name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+                signal.signal(number, self._ask)
 
     def _ask(self, *_: object) -> None:
         if self.asked:

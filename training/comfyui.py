@@ -10,17 +10,17 @@ from typing import Any
 from .job import FOLDER, read_json, write_json
 
 
-def record_path(output: Path) -> Path:
+def place_path(output: Path) -> Path:
     return Path(output) / FOLDER / "comfyui.json"
 
 
-def write_record(output: Path, root: Path, argv: list[str], folders: dict[str, list[str]], versions: dict[str, str]) -> None:
+def write_place(output: Path, root: Path, argv: list[str], folders: dict[str, list[str]], versions: dict[str, str]) -> None:
     """Leave {root, argv, python, folders, versions} for the trainer."""
-    write_json(record_path(output), {"root": str(root), "argv": argv, "python": sys.executable, "folders": folders, "versions": versions})
+    write_json(place_path(output), {"root": str(root), "argv": argv, "python": sys.executable, "folders": folders, "versions": versions})
 
 
-def read_record(output: Path) -> dict[str, Any] | None:
-    return read_json(record_path(output))
+def read_place(output: Path) -> dict[str, Any] | None:
+    return read_json(place_path(output))
 
 
 def prepare(record: dict[str, Any], comfy: Path | None) -> None:

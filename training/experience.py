@@ -128,8 +128,9 @@ def _check(e: Experience) -> None:
     steps, rows = e.schedule.steps, e.states.shape[1]
     expected = {"states": (steps + 1, *e.states.shape[1:]), "velocities": (steps, *e.states.shape[1:]), "rewards": (steps + 1, rows), "advantages": (steps, rows)}
     for name, shape in expected.items():
-        if getattr(e, name).shape != shape:
-            raise ValueError(f"shapes do not fit: {name} {tuple(getattr(e, name).shape)} instead of {shape} in {steps} steps")
+        found = tuple(vars(e)[name].shape)
+        if found != shape:
+            raise ValueError(f"shapes do not fit: {name} {found} instead of {shape} in {steps} steps")
     if not e.conditioning or rows % len(e.conditioning) or len(e.texts) != len(e.conditioning):
         raise ValueError(f"{rows} rows do not form groups of {len(e.conditioning)} prompts with {len(e.texts)} texts")
     if not e.schedule.stochastic:

@@ -1,7 +1,7 @@
 """The sign that a trainer lives: trainer.json beside the runs, renewed every two seconds. Standard library only."""
 
 import os
-import socket
+import platform
 import threading
 import time
 from pathlib import Path
@@ -34,6 +34,6 @@ class Heartbeat:
 
     def _write(self, **more: Any) -> None:
         try:
-            write_json(self._path, {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time(), **more})
+            write_json(self._path, {"host": platform.uname().node, "pid": os.getpid(), "at": time.time(), **more})
         except OSError:
             pass  # a full disk is reported by the loop

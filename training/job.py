@@ -1,10 +1,10 @@
 """A run on disk: the only channel between graph and trainer. Standard library only.
 
-    <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/
-    <output>/loras/stepwise_grpo/<run>/v000012.safetensors
-
 Nodes write job.json and inbox/; the trainer writes everything else. Every file is written whole, then renamed.
 """
+
+# <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/
+# <output>/loras/stepwise_grpo/<run>/v000012.safetensors
 
 import hashlib
 import json

@@ -1,8 +1,10 @@
-"""LoRA on a module by PEFT: inject, read, write, and the file other programs load.
+"""The LoRA on a module, by PEFT: inject, read, write, and the file that other programs load.
 
-File keys are ComfyUI's native form, ``diffusion_model.<module path>.lora_A.weight``, ``.lora_B.weight`` and ``.alpha``.
-Without alpha a loader would apply the LoRA at scale 1 instead of alpha / rank, silently.
+The file has the keys that are native to ComfyUI, and alpha among them: without it a loader would apply the LoRA at the
+scale 1 instead of alpha / rank, silently.
 """
+
+# Keys: diffusion_model.<module path>.lora_A.weight, .lora_B.weight and .alpha
 
 import json
 import re
@@ -20,10 +22,10 @@ ADAPTER = "default"
 # Flux, Flux.2, Chroma and Hunyuan fuse attention and MLP of their single blocks, most of the network, into two layers.
 _ATTENTION = r"(.*\.)?[^.]*(attn|attention)[^.]*\..*|(.*\.)?single_blocks\.\d+\.linear[12]"
 # Inside a numbered block only: embedders of time and text have an mlp too.
-_MLP = r".*\.\d+\.(.*\.)?((img_|txt_)?mlp[CX]?|ff(_[it])?|ffn|feed_forward)\..*"
+_FEED_FORWARD = r"(img_|txt_)?mlp[CX]?|ff(_[it])?|ffn|feed_forward"
 TARGETS = {
     "attention": _ATTENTION,
-    "attention_mlp": f"{_ATTENTION}|{_MLP}",
+    "attention_mlp": rf"{_ATTENTION}|.*\.\d+\.(.*\.)?({_FEED_FORWARD})\..*",
     "all": r".*",
 }
 
@@ -64,9 +66,9 @@ def inject(module: nn.Module, job: Job) -> None:
 
 
 def first_weights(like: Mapping[str, Tensor], job: Job) -> dict[str, Tensor]:
-    """The LoRA before any update, fp32 with the shapes of ``like``: A normal with std 1 / rank, B zero.
+    """The LoRA before any update, fp32 with the shapes of ``like``: A is normal with std 1 / rank, B is zero.
 
-    Drawn here, not by PEFT: an fp8 base would round the start to a few values, and the job's seed must decide it.
+    Drawn here and not by PEFT: an fp8 base would round the start to a few values, and the seed of the job must decide it.
     """
     generator = torch.Generator("cpu").manual_seed(job.seed)
     return {name: torch.randn(w.shape, generator=generator) / job.rank if name.endswith("lora_A.weight") else torch.zeros(w.shape) for name, w in like.items()}
@@ -79,7 +81,7 @@ def _layers(module: nn.Module) -> dict[str, Any]:
 
 
 def tensors(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The LoRA's parameters by '<module path>.lora_A.weight', in a fixed order."""
+    """The parameters of the LoRA in a fixed order, by their keys without prefix."""
     result = {}
     for name, layer in sorted(_layers(module).items()):
         result[f"{name}.lora_A.weight"] = layer.lora_A[ADAPTER].weight

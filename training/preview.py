@@ -99,7 +99,7 @@ def _share_the_start(trajectory: Trajectory, rewards: Tensor, thumbnails: Tensor
 
 
 def _thumbnails(images: Tensor) -> Tensor:
-    """(N, h, w, 3) with the longer side at most THUMBNAIL pixels."""
+    """The pictures made smaller: the longer side has at most THUMBNAIL pixels."""
     scale = min(1.0, THUMBNAIL / max(images.shape[1:3]))
     size = [max(1, round(side * scale)) for side in images.shape[1:3]]
     return F.interpolate(images.movedim(-1, 1), size=size, mode="area").movedim(1, -1)

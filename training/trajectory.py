@@ -1,4 +1,4 @@
-"""A group's path through the denoising steps, and what it earned: what flows along the TRAJECTORY and CREDIT sockets."""
+"""A group's path through the denoising steps, and what it earned: the data behind the trajectory and credit sockets."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..captions import KINDS, SLOTS
+from ..captions import BACKGROUNDS, COLOURS, KINDS, SLOTS
 from ..codec import Codec
 from ..words import TOKENS, UNSAID, pool, word_vectors
-from .pictures import asked_places, codes, draw_masks, settle, latents, rgb
-from ..captions import BACKGROUNDS, COLOURS
+from .pictures import asked_places, codes, draw_masks, latents, rgb, settle
 
 SWAY = 9.0  # px, std of the noise-bound move along each axis
 LOOSE = 0.5  # px, std of the independent move

@@ -37,6 +37,7 @@ def stock(comfyui_folder: Path) -> Iterator[Any]:
 
         comfy.options.enable_args_parsing()
         import comfy.sd
+
         from stepwise_grpo.demo import comfy_model
         from stepwise_grpo.demo.recipe.sampling import Studio, seeded_noise
 

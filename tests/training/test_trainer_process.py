@@ -17,7 +17,7 @@ from stepwise_grpo.demo.captions import all_captions
 from stepwise_grpo.demo.words import encode
 from stepwise_grpo.tools.server import Trainer
 from stepwise_grpo.training.base import DEMO
-from stepwise_grpo.training.comfyui import prepare, write_record
+from stepwise_grpo.training.comfyui import prepare, write_place
 from stepwise_grpo.training.config import Job, Origin, PreviewSettings, UpdateSettings, to_json
 from stepwise_grpo.training.core.schedule import Schedule
 from stepwise_grpo.training.experience import pack
@@ -84,7 +84,7 @@ def new_run(output: Path, inbox: list[bytes], comfyui_folder: Path) -> RunFolder
     folder.agree_on_job(to_json(JOB))
     for data in inbox:
         folder.queue(data)
-    write_record(output, comfyui_folder, ["--cpu"], {}, {})
+    write_place(output, comfyui_folder, ["--cpu"], {}, {})
     return folder
 
 

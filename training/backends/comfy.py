@@ -1,8 +1,10 @@
-"""ComfyUI's own models as a ``Policy``. The graph and the trainer share it; nothing in training/ outside this folder imports comfy.
+"""ComfyUI's own models as a ``Policy``, the same for graph and trainer. Nothing in training/ outside this folder imports comfy.
 
-The network is called through the same ``sampling_function`` ComfyUI's samplers use, so guidance, dtype casts and
-conditioning are ComfyUI's own, in the rollout and in the update.
+The network is called through the same ``sampling_function`` that the stock samplers use, so guidance, dtype casts and
+conditioning are those of ComfyUI, in the rollout and in the update.
 """
+
+# ruff: noqa: E402 - every other comfy import must come after comfy.options has been told to read the command line
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,8 @@ from ..config import Job
 from .gradients import prepare_gradients
 from .stacking import follow_layers
 
+SUCH_AS = "SD3.5, Flux, Qwen-Image or Z-Image"
+
 
 def check_flow_matching(patcher: Any) -> None:
     """``ValueError`` unless the model is a plain flow-matching model: x_t = (1 - t) x0 + t x1, t from 1 to 0.
@@ -39,7 +43,7 @@ def check_flow_matching(patcher: Any) -> None:
     sampling = patcher.get_model_object("model_sampling")
     image_to_image = getattr(comfy.model_sampling, "IMG_TO_IMG_FLOW", ())
     if not isinstance(sampling, comfy.model_sampling.CONST) or isinstance(sampling, image_to_image):
-        raise ValueError(f"this model is not flow matching ({type(patcher.model).__name__}): Stepwise GRPO needs a flow model such as SD3.5, Flux, Qwen-Image or Z-Image")
+        raise ValueError(f"this model is not flow matching ({type(patcher.model).__name__}): Stepwise GRPO needs a flow model such as {SUCH_AS}")
     if abs(float(sampling.sigma_max) - 1) > 1e-3:
         raise ValueError(f"this model's noise levels end at {float(sampling.sigma_max):g} instead of 1; it is another kind of flow and cannot be trained")
     noise, clean, t = torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([0.25])
@@ -60,10 +64,12 @@ def ready(patcher: Any, shape: list[int]) -> Iterator[None]:
 
 
 class ModelVelocity:
-    """velocity(x, t, rows) of a ComfyUI model: v = (x - x0_hat) / t at states x (N, ...), times t (N,), prompts rows (N,).
+    """The velocity of a ComfyUI model at states x (N, ...) and times t (N,) under the prompts rows (N,).
 
     Call it inside ``ready``. ``tick`` is called with the number of rows after every network call.
     """
+
+    # v = (x - x0_hat) / t
 
     def __init__(self, patcher: Any, prompts: list[list], negative: list, cfg: float, tick: Callable[[int], None] | None = None, rows_per_call: int = 1 << 30) -> None:
         self._patcher, self._negative, self._cfg, self._tick, self._limit = patcher, negative, cfg, tick, rows_per_call
@@ -92,9 +98,9 @@ class ModelVelocity:
 
 
 class ComfyPolicy:
-    """A ComfyUI model with one trainable LoRA (``training.policy.Policy``).
+    """A ComfyUI model with one trainable LoRA: a ``training.policy.Policy``.
 
-    Owns its model: LoRA layers go into the module itself, which every clone of a patcher shares.
+    It owns its model: the layers of the LoRA go into the module itself, which is shared by every clone of a patcher.
     """
 
     def __init__(self, patcher: Any, job: Job, checkpoint: bool = False) -> None:

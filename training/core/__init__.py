@@ -1,5 +1,7 @@
-"""The mathematics of Stepwise-Flow-GRPO: torch and the standard library, no state, no input or output.
+"""The mathematics of the training: torch and the standard library, without state, input or output.
 
-Notation (NOTATION.md): time t runs from 1 (noise) to 0 (image); v = x1 - x0; K steps, P prompts, G members a group,
-B = P * G rows in prompt-major order. Latents have shape (B, ...) with any number of trailing dimensions.
+Time runs from 1 (noise) to 0 (image). The rows of a batch are in prompt-major order: all members of a group stand
+together. Latents have any number of dimensions behind that of the rows.
 """
+
+# Symbols as in NOTATION.md: v = x1 - x0; K steps, P prompts, G members a group, B = P * G rows; latents (B, ...).

@@ -103,7 +103,8 @@ def members_differ(group: Group, previews: bool) -> bool:
 
 
 def advantages(scheme: str, gains: Tensor, final: Tensor, stochastic: tuple[int, ...], weights: Tensor, group_size: int) -> Advantages:
-    """Advantages of all groups: ``gains`` (K, B), ``final`` (B,), ``weights`` (K,); B = P * group_size, prompt-major."""
+    """The advantages of all groups, from ``gains`` (K, B), ``final`` (B,) and ``weights`` (K,) in prompt-major order."""
+    # B = P * group_size
     need(scheme in SCHEMES, f"credit must be one of {', '.join(SCHEMES)}; got {scheme!r}")
     need(group_size >= 2, f"a group needs at least 2 members to compare; got {group_size}")
     need(final.shape[0] % group_size == 0 and gains.shape[1:] == final.shape, f"gains {tuple(gains.shape)} and final {tuple(final.shape)} do not form groups of {group_size}")

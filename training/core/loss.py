@@ -18,11 +18,12 @@ class Surrogate:
 
 
 def clipped_surrogate(density: Tensor, old_density: Tensor, advantages: Tensor, kl: Tensor | None, clip: float, beta: float) -> Surrogate:
-    """-min(ratio A, clip(ratio, 1 - c, 1 + c) A) + beta KL for each scored step, all arguments (N,).
+    """The clipped objective of each scored step, to be minimised; all arguments have shape (N,).
 
-    ratio = exp(density - old_density) of MEAN log densities (Flow-GRPO, arXiv:2505.05470, eq. 5 and its code), so clip
-    ranges of 1e-5 .. 1e-3 are the usual ones. ``kl`` may be None when beta = 0.
+    The ratio compares mean log densities, so the usual clip ranges are very small. ``kl`` may be None when beta = 0.
     """
+    # Flow-GRPO, arXiv:2505.05470, eq. 5 and its code; clip ranges of 1e-5 .. 1e-3 are the usual ones:
+    # -min(ratio A, clip(ratio, 1 - c, 1 + c) A) + beta KL,  ratio = exp(density - old_density)
     need(density.shape == old_density.shape == advantages.shape, f"densities and advantages differ in shape: {tuple(density.shape)}, {tuple(old_density.shape)}, {tuple(advantages.shape)}")
     need(clip > 0, f"clip must be above 0; got {clip:g}")
     need(beta == 0 or kl is not None, "beta above 0 needs the KL of every scored step")

@@ -13,7 +13,7 @@ from .transitions import LAWS, Transition, mean_slope, ode, resolve_eta
 
 @dataclass(frozen=True)
 class Schedule:
-    """K steps k = 0..K-1 from ``times[k]`` to ``times[k + 1]``; times[0] = 1 (noise), times[K] = 0 (image).
+    """K steps, each from one of the ``times`` to the next: the first time is 1 (noise), the last one is 0 (image).
 
     The last step is always the ODE step. The first step of a law that is singular at t = 1 uses the next grid time
     inside 1 - t (``floor_first``); with the literal formula it has no finite positive std and is an ODE step too.

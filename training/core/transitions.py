@@ -32,14 +32,16 @@ def ode(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor) -> Tensor:
 
 
 def _keeping_noise_level(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, std: Tensor) -> Transition:
-    """Mean (1 - t_next) x0_hat + sqrt(t_next^2 - std^2) x1_hat: the noise coefficient of the draw is exactly t_next."""
+    """The mean goes with the std (B,) so that the noise coefficient of the draw is exactly t_next."""
+    # mean = (1 - t_next) x0_hat + sqrt(t_next^2 - std^2) x1_hat
     t_, t_next_, std_ = (rows_over_latent(value, x) for value in (t, t_next, std))
     x0_hat, x1_hat = x - t_ * v, x + (1 - t_) * v
     return Transition((1 - t_next_) * x0_hat + (t_next_**2 - std_**2).clamp_min(0).sqrt() * x1_hat, std)
 
 
 def _drifting(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, diffusion: Tensor) -> Transition:
-    """Euler-Maruyama with diffusion coefficient s (B,): mean x - d v - s^2 d / (2 t) x1_hat, std s sqrt(d)."""
+    """Euler-Maruyama with the diffusion coefficient (B,): fresh noise, and a drift against the noise estimate in return."""
+    # mean = x - d v - s^2 d / (2 t) x1_hat,  std = s sqrt(d),  s the diffusion coefficient
     d = t - t_next
     x1_hat = x + rows_over_latent(1 - t, x) * v
     drift = rows_over_latent(diffusion**2 * d / (2 * t), x)
@@ -47,28 +49,33 @@ def _drifting(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, diffusion: Tensor
 
 
 def ddim(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, eta: float, t_guard: Tensor) -> Transition:
-    """Stepwise-Flow-GRPO's law (arXiv:2603.28718): std = eta t_next sqrt(1 - t)."""
+    """The law of Stepwise-Flow-GRPO: its std falls with the next time and with the noise level."""
+    # arXiv:2603.28718: std = eta t_next sqrt(1 - t)
     return _keeping_noise_level(x, v, t, t_next, eta * t_next * (1 - t_guard).sqrt())
 
 
 def cps(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, eta: float, t_guard: Tensor) -> Transition:
-    """Coefficient-preserving sampling (arXiv:2509.05952): std = t_next sin(eta pi / 2)."""
+    """Coefficient-preserving sampling: the std is a fixed share of the next time."""
+    # arXiv:2509.05952: std = t_next sin(eta pi / 2)
     return _keeping_noise_level(x, v, t, t_next, t_next * math.sin(eta * math.pi / 2))
 
 
 def precise(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, eta: float, t_guard: Tensor) -> Transition:
-    """Precise (arXiv:2605.23522): std = t_next sqrt(1 - rho^(eta^2)), rho = t_next (1 - t) / (t (1 - t_next))."""
+    """The law of Precise: its std follows the change of the signal to noise ratio in the step."""
+    # arXiv:2605.23522: std = t_next sqrt(1 - rho^(eta^2)), rho = t_next (1 - t) / (t (1 - t_next))
     rho = t_next * (1 - t) / (t * (1 - t_next))
     return _keeping_noise_level(x, v, t, t_next, t_next * (1 - rho.clamp(0, 1) ** (eta**2)).clamp_min(0).sqrt())
 
 
 def flow(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, eta: float, t_guard: Tensor) -> Transition:
-    """Flow-GRPO's SDE (arXiv:2505.05470, eq. 9): diffusion s = eta sqrt(t / (1 - t))."""
+    """The stochastic equation of Flow-GRPO: the diffusion grows with the noise level."""
+    # arXiv:2505.05470, eq. 9: s = eta sqrt(t / (1 - t))
     return _drifting(x, v, t, t_next, eta * (t / (1 - t_guard)).sqrt())
 
 
 def dance(x: Tensor, v: Tensor, t: Tensor, t_next: Tensor, eta: float, t_guard: Tensor) -> Transition:
-    """DanceGRPO's SDE (arXiv:2505.07818): constant diffusion s = eta."""
+    """The stochastic equation of DanceGRPO: the diffusion is constant."""
+    # arXiv:2505.07818: s = eta
     return _drifting(x, v, t, t_next, torch.full_like(t, eta))
 
 
@@ -108,7 +115,7 @@ def draw(law: Transition, noise: Tensor) -> Tensor:
 
 
 def mean_log_density(law: Transition, x_next: Tensor) -> Tensor:
-    """Gaussian log density of ``x_next``, AVERAGED over latent elements: shape (B,). A point has no density: raises."""
+    """Gaussian log density of ``x_next``, the mean over latent elements, of shape (B,). A point has none, which is an error."""
     need_rows(x_next, std=law.std)
     need(bool((law.std > 0).all()), "a deterministic step has no density: keep it out of the ratio")
     z = (x_next - law.mean) / rows_over_latent(law.std, x_next)
@@ -122,7 +129,8 @@ def mean_kl(law: Transition, reference: Transition) -> Tensor:
 
 
 def mean_slope(law: str, t: Tensor, t_next: Tensor, std: Tensor) -> Tensor:
-    """|d mean / d v| of one step, shape of ``t``: how strongly the velocity moves the mean (NOTATION.md: J)."""
+    """How strongly the velocity moves the mean of one step, with the shape of ``t``."""
+    # |d mean / d v|, J in NOTATION.md
     if LAWS[law].keeps_noise_level:
         return (t * (1 - t_next) - (1 - t) * (t_next**2 - std**2).clamp_min(0).sqrt()).abs()
     return ((t - t_next) + std**2 * (1 - t) / (2 * t)).abs()

@@ -27,17 +27,18 @@ def warmth(toward: str = "warm") -> PixelReward:
 
 
 def contrast(toward: str = "more") -> PixelReward:
-    """Standard deviation of luminance (Rec. 709 weights), 0 .. 0.5; toward "more" or "less"."""
+    """Standard deviation of the luminance, from 0 to 0.5; toward "more" or "less"."""
     return PixelReward("contrast", _luminance_spread, ("more", "less"), toward)
 
 
 def compressibility(toward: str = "more") -> PixelReward:
-    """Minus the bits per pixel of a JPEG at quality 90 (as in DDPO, arXiv:2305.13301); toward "more" or "less"."""
+    """Minus the bits per pixel of the picture as a JPEG file; toward "more" or "less"."""
+    # At quality 90, as in DDPO, arXiv:2305.13301.
     return PixelReward("compressibility", lambda images: torch.tensor([-_bits_per_pixel(image) for image in images]), ("more", "less"), toward)
 
 
 def _luminance_spread(images: Tensor) -> Tensor:
-    weights = torch.tensor([0.2126, 0.7152, 0.0722], dtype=images.dtype, device=images.device)
+    weights = torch.tensor([0.2126, 0.7152, 0.0722], dtype=images.dtype, device=images.device)  # Rec. 709
     return (images @ weights).flatten(1).std(1, correction=0)
 
 
