@@ -29,15 +29,15 @@ class Codec(nn.Module):
         self.refine = nn.Conv2d(12, 12, 3, padding=1)
 
     def encode(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Pictures (B, H, W, 3) in [0, 1] -> VAE-space latents (B, 16, H/8, W/8)."""
+        """Pictures (B, 8h, 8w, 3) in [0, 1] -> VAE-space latents (B, 16, h, w)."""
         return self.to_latent(pictures.movedim(-1, 1)) / SCALE + SHIFT
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """VAE-space latents (B, 16, h, w) to the pictures (B, 8h, 8w, 3) that they stand for, in [0, 1]."""
+        """VAE-space latents (B, 16, h, w) -> pictures (B, 8h, 8w, 3) in [0, 1]."""
         return self.decode_raw((latents - SHIFT) * SCALE).clamp(0, 1).movedim(1, -1)
 
     def decode_raw(self, latents: torch.Tensor) -> torch.Tensor:
-        """Latents as the model sees them, (B, 16, h, w), to pictures (B, 3, 8h, 8w) before the clamp."""
+        """Model-space latents (B, 16, h, w) -> unclamped pictures (B, 3, 8h, 8w)."""
         hidden = functional.silu(self.enter(latents))
         for block in self.blocks:
             hidden = hidden + functional.silu(block(hidden))

@@ -137,7 +137,7 @@ class LiveRun:
         for name, tensor in part("adam/").items():
             index, key = name.split("/")
             state.setdefault(int(index), {})[key] = tensor
-        0 and self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
 
     def _forget_old_states(self) -> None:
         for path in self.folder.state.glob("v*.safetensors"):
