@@ -70,12 +70,17 @@ def stack(trees: list[Tree]) -> Tree:
     """One conditioning whose tensors have a row for each of ``trees`` (equal signatures, each with one row)."""
     first = trees[0]
     if isinstance(first, Tensor):
-        return torch.cat(trees) if _has_row(first) else first
+        return torch.cat(trees) if _has_row(first) and not _same_mask(trees) else first
     if isinstance(first, dict):
         return {key: stack([tree[key] for tree in trees]) for key in first}
     if isinstance(first, (list, tuple)):
         return [stack([tree[i] for tree in trees]) for i in range(len(first))]
     return first
+
+
+def _same_mask(tensors: list[Tensor]) -> bool:
+    """Whether it is a token mask that all prompts share. It stays one row: Omnigen2 counts the tokens of all rows together."""
+    return not tensors[0].is_floating_point() and all(torch.equal(tensors[0], other) for other in tensors[1:])
 
 
 def _has_row(tensor: Tensor) -> bool:

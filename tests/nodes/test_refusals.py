@@ -15,7 +15,10 @@ SAMPLER, TRAINER, LIVE, PREVIEW, PROMPTS = (
 def refused(server, graph, says: str) -> None:
     """The server answers with ``says`` in one sentence, and goes on."""
     with pytest.raises(ComfyError, match=re.escape(says)) as caught:
-        server.run(graph)
+        answer = server.post("/prompt", {"prompt": graph})
+        server.wait(answer["prompt_id"])
+        # ComfyUI runs the outputs that are in order and tells what is wrong with the others beside it.
+        raise ComfyError("; ".join(error["details"] for node in answer["node_errors"].values() for error in node["errors"]))
     assert len(str(caught.value).splitlines()[0]) < 420
     assert server.get("/system_stats")
 
@@ -107,7 +110,7 @@ CASES = {
     "zero steps": (bad_widget("BasicScheduler", denoise=0.0), "a rollout needs at least 2 steps; the sigmas give 0"),
     "half a schedule": (bad_widget("BasicScheduler", denoise=0.5), "the sigmas must start at 1"),
     "eta too big": (bad_widget(SAMPLER, law="cps", eta=1.5), "eta of the law 'cps' must lie between 0 and 1"),
-    "eta below 0": (bad_widget(SAMPLER, eta=-0.5), "eta of the law 'ddim' must lie between 0 and 1"),
+    "eta below 0": (bad_widget(SAMPLER, law="ddim", eta=-0.5), "eta of the law 'ddim' must lie between 0 and 1"),
     "no noise": (bad_widget(SAMPLER, eta=0.0), "raise eta above 0"),
     "empty prompts": (bad_widget(PROMPTS, prompts=""), "the prompt list is empty: write one prompt a line"),
     "blank prompts": (bad_widget(PROMPTS, prompts="  \n\t\n# only a remark\n"), "the prompt list is empty"),

@@ -5,7 +5,6 @@ process only, and every test that needs it configures it alike (CPU, the folder 
 the same promises on all architectures: test_architectures.py.
 """
 
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -75,26 +74,18 @@ def test_a_model_whose_file_is_gone_is_refused_by_name_with_the_remedy(bench):
         bench.backend.open_policy(job)
 
 
-@pytest.mark.parametrize("how", ["another size", "another tensor name"])
-def test_a_model_whose_file_was_replaced_is_refused_by_name(how, bench, models):
+@pytest.mark.parametrize(
+    "replacement", [lambda data: data[:-4], lambda data: data.replace(b'.weight"', b'.weighs"', 1)], ids=["shorter", "of equal size"]
+)
+def test_a_model_whose_file_was_replaced_is_refused_by_name(replacement, bench):
     job, path = bench.job(), bench.file()
-    kept = path.with_suffix(".kept")
-    shutil.copy(path, kept)
+    kept = path.rename(path.with_suffix(".kept"))  # not overwritten: the loader maps files into memory
+    path.write_bytes(replacement(kept.read_bytes()))
     try:
-        tensors = safetensors.torch.load(kept.read_bytes())
-        name = sorted(tensors)[0]
-        if how == "another size":
-            del tensors[name]
-        else:
-            tensors[name[:-1] + ("x" if name[-1] != "x" else "y")] = tensors.pop(name)
-        path.unlink()
-        safetensors.torch.save_file(tensors, path)
-        assert how == "another size" or path.stat().st_size == job.base["size"]
         with pytest.raises(ValueError, match="has changed since the run was started"):
             bench.backend.open_policy(job)
     finally:
-        path.unlink()
-        kept.rename(path)
+        kept.replace(path)
     check_same(job.base, path)
 
 
