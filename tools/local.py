@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..training.comfyui import prepare
 from ..training.prompts import prompt_lines
 
@@ -18,7 +16,7 @@ COMFYUI = Path(os.environ.get("STEPWISE_COMFYUI", Path(__file__).resolve().paren
 def start_comfy() -> None:
     """Make ``import comfy`` work in this process, on the GPU if there is one. Call it once, before such imports."""
     arguments = sys.argv
-    prepare({"argv": [] if torch.cuda.is_available() else ["--cpu"]}, COMFYUI)
+    prepare({}, COMFYUI)
     import comfy.options
 
     comfy.options.enable_args_parsing()

@@ -1,6 +1,6 @@
 """How the trainer finds ComfyUI: the record that ComfyUI leaves in its output folder when it loads the pack.
 
-Standard library only; no job and no experience ever names code, flags or absolute paths.
+No job and no experience ever names code, flags or absolute paths.
 """
 
 import sys
@@ -29,4 +29,11 @@ def prepare(record: dict[str, Any], comfy: Path | None) -> None:
     if not (root / "comfy" / "sd.py").is_file():
         raise SystemExit(f"{root} is not a ComfyUI folder; start ComfyUI once, or say --comfy FOLDER")
     sys.path.insert(0, str(root))
-    sys.argv = [str(root / "main.py"), *record.get("argv", [])]
+    sys.argv = [str(root / "main.py"), *record.get("argv", device_flags())]
+
+
+def device_flags() -> list[str]:
+    """ComfyUI's command line where nobody told it: it does not find out by itself that there is no GPU."""
+    import torch
+
+    return [] if torch.cuda.is_available() or torch.backends.mps.is_available() else ["--cpu"]

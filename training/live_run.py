@@ -62,8 +62,13 @@ class LiveRun:
 
     def _update(self, e: Experience, behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
         shape = [min(e.settings.rows_per_call, e.states.shape[1]), *e.states.shape[2:]]
-        with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape):
-            metrics = update(self.policy, self.optimiser, e, seed=self.version, behaviour=behaviour)
+        try:
+            with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape):
+                metrics = update(self.policy, self.optimiser, e, seed=self.version, behaviour=behaviour)
+        except RuntimeError as error:
+            if "memory" in str(error).lower():  # may pass when other programs end
+                raise
+            raise RefusedExperience(f"the model cannot compute with it: {error}") from error
         self._average(e.settings.ema)
         return metrics
 

@@ -392,3 +392,17 @@ def test_events_hold_numbers_any_reader_of_json_takes(folder):
     event = train(opened(folder), queue(folder, 7, the_plan=uniform))
     assert event["reward_start"] is None  # nobody looked at the start
     json.dumps(event, allow_nan=False)
+
+
+@pytest.mark.parametrize("said, kind", [("mat1 and mat2 shapes cannot be multiplied", RefusedExperience), ("CUDA out of memory", RuntimeError)])
+def test_what_the_model_cannot_compute_is_refused_but_too_little_memory_may_pass(said, kind, folder, monkeypatch):
+    path, run = queue(folder, 0), opened(folder)
+
+    def fail(*_):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(run.policy, "velocity", fail)
+    with pytest.raises(kind, match=said):
+        train(run, path)
+    monkeypatch.undo()
+    assert train(run, path)["version"] == 1
