@@ -27,6 +27,12 @@ STOCK = (
     r"api\.comfy\.org",  # the registry's list of known nodes; the internet is closed to a test
     r"Cannot read properties of undefined \(reading 'id'\).*onChange",  # frontend 1.32.9: a setting is read before the canvas is there
 )
+# The page takes its loading mask away at the end of an animation, which a busy headless browser may never report.
+NO_ANIMATIONS = """addEventListener('DOMContentLoaded', () => {
+    const style = document.createElement('style');
+    style.textContent = '* { animation: none !important }';
+    document.head.append(style);
+})"""
 DROP = """async ([name, data]) => {
     const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
     const transfer = new DataTransfer();
@@ -45,6 +51,7 @@ def page(browser_path) -> Iterator:
         browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM)
         page = browser.new_page(viewport={"width": 1920, "height": 1080})
         page.set_default_timeout(120_000)
+        page.add_init_script(NO_ANIMATIONS)
         yield page
         browser.close()
 

@@ -80,11 +80,11 @@ def test_the_same_graph_again_is_served_from_the_cache_and_trains_nothing(server
 
 
 def test_a_linked_run_name_still_follows_the_newest_version(server):
-    graph = first_loop(server, "linked")
-    name = add(graph, "PrimitiveString", value="linked")
-    change(graph, "StepwiseGRPO_LiveLoRA", run_name=[name, 0])
     for version in (1, 2):
-        _, event = metrics(server, change(graph, "StepwiseGRPO_StepwiseSDESampler", seed=version))
+        graph = first_loop(server, "linked", seed=version)
+        name = add(graph, "PrimitiveString", value="linked")
+        change(graph, "StepwiseGRPO_LiveLoRA", run_name=[name, 0])
+        _, event = metrics(server, graph)
         assert (event["version"], event["behaviour_version"]) == (version, version - 1)
 
 
