@@ -42,7 +42,7 @@ def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, 
         id = run.queue(pack(trajectory, credit, job_of(trajectory.base), settings))
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise RuntimeError(f"no space left on the disk of {run.output}: this iteration was not queued and nothing else was changed; make room and queue again") from None
+            raise RuntimeError(f"no space left on the disk of {run.output}: this iteration was not queued; make room and queue again") from None
         raise
     fate = wait_for(run, id, progress) if wait else None
     result = outcome(run, fate, wait)
@@ -53,7 +53,7 @@ def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, 
 def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:
     """``ValueError`` with the remedy unless the trainer can learn from this."""
     origin = trajectory.origin
-    if credit.advantages.shape != trajectory.velocities.shape[:2] or credit.schedule != trajectory.schedule:
+    if credit.advantages.shape != trajectory.velocities.shape[:2] or (credit.schedule, credit.seed) != (trajectory.schedule, trajectory.seed):
         raise ValueError("credit belongs to another trajectory: connect Tweedie Preview & Reward to the same Stepwise SDE Sampler as this node")
     if not trajectory.schedule.stochastic:
         raise ValueError("no step of the trajectory is random, so there is nothing to learn: raise eta above 0 in Stepwise SDE Sampler")
@@ -100,7 +100,10 @@ def outcome(run: RunFolder, fate: dict[str, Any] | None, wait: bool) -> Result:
 
 
 def summary(run: RunFolder, event: dict[str, Any]) -> str:
-    return f"{run.name} version {event['version']}: reward {event['reward_mean']:.3f}, {event['clip_fraction']:.0%} clipped, trained in {event['seconds']:.1f} s"
+    line = f"{run.name} version {event['version']}: reward {event['reward_mean']:.3f}, {event['clip_fraction']:.0%} clipped, trained in {event['seconds']:.1f} s"
+    if event["graph_density_error"] > event["clip"] / 10:
+        line += f". Graph and trainer compute this model a little differently (velocity off by up to {event['graph_velocity_error']:.2%}): learning is noisier"
+    return line
 
 
 def queued(run: RunFolder, wait: bool) -> str:
@@ -108,7 +111,7 @@ def queued(run: RunFolder, wait: bool) -> str:
     line = f"Queued for the trainer ({count} waiting)."
     if not wait and run.trainer_is_alive():
         return line
-    return f"{line} No trainer is running. Start it and leave it open; nothing is lost:\n{command(run.output)}"
+    return f"{line} No trainer answers: it is not running, or its disk is full. Start it and leave it open; nothing is lost:\n{command(run.output)}"
 
 
 def command(output: Path) -> str:

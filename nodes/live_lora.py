@@ -92,11 +92,11 @@ def apply(model: Any, run: RunFolder, version: int, strength: float, use_ema: bo
 
 def read_version(run: RunFolder, version: int, newest: int, use_ema: bool) -> bytes:
     """A version file, whole."""
+    if version > newest:
+        raise ValueError(f"version: run {run.name!r} has no version {version}; the newest is {newest}")
     try:
         return retry_sharing(run.version_file(version, use_ema).read_bytes)
     except FileNotFoundError:
-        if version > newest:
-            raise ValueError(f"version: run {run.name!r} has no version {version}; the newest is {newest}") from None
         if use_ema:
             raise ValueError(f"use_ema: run {run.name!r} kept no averaged weights for version {version}; set ema above 0 in GRPO LoRA Trainer, or turn use_ema off") from None
         raise ValueError(f"the file of version {version} of run {run.name!r} is gone from {run.loras}") from None

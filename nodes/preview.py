@@ -17,7 +17,7 @@ from .sockets import CATEGORY, Credit, Reward, Trajectory
 
 SCHEME = (
     "How rewards become credit. centred (default): each step is compared over the group; paper: as published; to_go: all that follows a step; "
-    "per_step: every step equally loud; uniform: the final reward for all steps, as Flow-GRPO does; uniform_weighted: the same, weighted by noise."
+    "per_step: every step equally loud; paper_all_steps: as printed, over all steps; uniform: the final reward for all steps, as Flow-GRPO does; uniform_weighted: the same, weighted by noise."
 )
 
 
@@ -42,7 +42,7 @@ class TweediePreviewReward(io.ComfyNode):
     def execute(cls, model: Any, vae: Any, trajectory: TrajectoryData, reward: RewardLike, credit_scheme: str, substeps: int, by_time: bool, spacing: float, rows_per_call: int) -> io.NodeOutput:
         settings = PreviewSettings(scheme=credit_scheme, substeps=substeps, by_time=by_time, spacing=spacing, rows_per_call=rows_per_call)
         credit, pictures = score(cls, model, vae, trajectory, reward, settings)
-        return io.NodeOutput(credit, pictures if credit.thumbnails is None else credit.thumbnails.flatten(0, 1), pictures)
+        return io.NodeOutput(credit, credit.thumbnails[credit.rewards.isfinite()], pictures)
 
 
 def inputs() -> list[io.Input]:

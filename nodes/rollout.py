@@ -45,6 +45,7 @@ class StepwiseSDESampler(io.ComfyNode):
 
     @classmethod
     def execute(cls, model: Any, positive: list, negative: list, latent_image: dict, sigmas: Any, group_size: int, cfg: float, law: str, eta: float, seed: int, floor_first: bool, rows_per_call: int) -> io.NodeOutput:
+        convert.check_model(model)  # first: another kind of model has other sigmas, and their message would mislead
         schedule = Schedule.of(sigmas.tolist(), law, eta, floor_first)
         trajectory = roll_out(cls, model, positive, negative, latent_image, schedule, group_size, cfg, seed, rows_per_call)
         return io.NodeOutput(trajectory, convert.to_latent(model, trajectory.states[-1]))
@@ -63,7 +64,7 @@ def inputs() -> list[io.Input]:
         io.Float.Input("eta", default=-1.0, min=-1.0, max=4.0, step=0.05, round=0.01, tooltip=ETA),
         io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Decides all noise. Leave the control on 'increment': with an unchanged seed the next Queue would do nothing."),
         io.Boolean.Input("floor_first", default=True, tooltip="Let the very first step of ddim and flow be random as well; layout is decided there. Off takes the literal formula, whose first step has no noise."),
-        io.Int.Input("rows_per_call", default=64, min=1, max=4096, tooltip="At most this many pictures go through the network at once. Lower it when memory runs out; the result stays the same."),
+        io.Int.Input("rows_per_call", default=64, min=1, max=4096, tooltip="At most this many pictures go through the network at once. Lower it when memory runs out; the noise stays the same."),
     ]
 
 
@@ -71,7 +72,6 @@ def roll_out(node: Any, model: Any, positive: list, negative: list, latent: dict
     """Check everything, say the cost, then sample."""
     if group_size < 2:
         raise ValueError(f"group_size must be at least 2, because the pictures of a group are compared with each other; got {group_size}")
-    convert.check_model(model)
     prompts, negative = convert.prompts_of(positive), checked(negative, "negative")
     shape = convert.latent_shape(model, latent)
     calls = len(prompts) + (schedule.steps - 1) * len(prompts) * group_size

@@ -192,7 +192,7 @@ def write(architecture: Architecture, path: Path, dtype: torch.dtype = torch.flo
             tensors["scaled_fp8"] = torch.zeros(2, dtype=dtype)  # two elements: weights only, no products in fp8
         else:
             metadata = {"_quantization_metadata": json.dumps({"layers": {layer: {"format": "float8_e4m3fn"} for layer in layers}})}
-    safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata)
+    safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata or None)
     return path
 
 

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
     rows = table(curves)
     print_table(rows)
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps({"settings": bench.settings, "table": rows, "curves": [asdict(c) for c in curves]}, indent=1), "utf-8")
     return 0
 

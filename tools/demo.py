@@ -89,10 +89,10 @@ class Iterations:
             outputs = self.server.wait(prompt_id, tick=self._check_trainer)["outputs"]
             self.seconds.append(time.perf_counter() - start)
             self.first_credit = self.first_credit or self._credit(outputs)
-            event = self.events()[-1]
-            if event["version"] != i + 1:
+            events = self.events()
+            if len(events) != i + 1:
                 raise SystemExit(f"iteration {i + 1} made no version; see {self.trainer.log}")
-            bar.set_postfix(reward=f"{event['reward_mean']:.3f}")
+            bar.set_postfix(reward=f"{events[-1]['reward_mean']:.3f}")
 
     def events(self) -> list[dict[str, Any]]:
         return self.folder.events()
@@ -175,6 +175,7 @@ def leave(out: Path, result: dict[str, Any], iterations: Iterations, before: Eva
     (out / "credit.png").write_bytes(iterations.first_credit)
     shutil.copyfile(result["lora"], out / f"{iterations.folder.name}.safetensors")
     for path in filter(None, (out / "result.json", iterations.options.json)):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1), "utf-8")
     print_table(result)
     print(f"\npictures, LoRA and logs: {out}")

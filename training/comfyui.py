@@ -29,7 +29,7 @@ def prepare(record: dict[str, Any], comfy: Path | None) -> None:
     if not (root / "comfy" / "sd.py").is_file():
         raise SystemExit(f"{root} is not a ComfyUI folder; start ComfyUI once, or say --comfy FOLDER")
     sys.path.insert(0, str(root))
-    sys.argv = [str(root / "main.py"), *record.get("argv", device_flags())]
+    sys.argv = [str(root / "main.py"), *(record["argv"] if "argv" in record else device_flags())]
 
 
 def device_flags() -> list[str]:

@@ -93,6 +93,8 @@ def unpack(path: Path) -> Experience:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         meta = json.loads(header["__metadata__"][KEY])
         written = meta["format"]
+    except MemoryError:
+        raise
     except Exception as error:
         raise UnreadableExperience(f"{path.name} is cut short or not an experience file ({type(error).__name__}: {error})") from error
     if written != FORMAT:

@@ -46,7 +46,7 @@ def retry_sharing(action: Any, seconds: float = 2.0) -> Any:
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` beside ``path``, flush it to the disk, then rename: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{digest_of(path.name.encode())[:8]}.{os.getpid()}.part")  # short: Windows counts a path's letters
     try:
         with open(part, "wb") as file:
             file.write(data)
@@ -68,6 +68,8 @@ def read_json(path: Path) -> Any:
         return json.loads(retry_sharing(path.read_bytes))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); put it back, or choose another run name") from None
 
 
 def digest_of(data: bytes) -> str:
@@ -85,7 +87,6 @@ class RunFolder:
         self.rejected = self.path / "rejected"
         self.dropped = self.path / "dropped"
         self.state = self.path / "state"
-        self.lock = self.path / "lock"
         self.loras = self.output / "loras" / FOLDER / self.name
 
     # what the graph writes
@@ -98,6 +99,9 @@ class RunFolder:
             return
         for key in sorted({*known, *job}):
             if known.get(key) != job.get(key):
+                if key == "base":
+                    name = known["base"].get("name", "the demo model")
+                    raise ValueError(f"run {self.name!r} was started with the base model {name!r}; this graph has another one, or the file has changed. Put it back, or choose another run name for a new run.")
                 raise ValueError(
                     f"run {self.name!r} was started with {key} = {known.get(key)!r}; this graph says {job.get(key)!r}. "
                     f"Set {key} back, or choose another run name for a new run."
@@ -114,7 +118,7 @@ class RunFolder:
 
     def waiting(self) -> list[Path]:
         """Queued experience files, oldest first."""
-        return sorted(p for p in self.inbox.glob("*.safetensors") if not p.name.startswith("."))
+        return sorted(p for p in self.inbox.glob("*.safetensors") if p.is_file())
 
     def job(self) -> dict[str, Any] | None:
         return read_json(self.path / "job.json")
@@ -151,6 +155,8 @@ class RunFolder:
         for event in reversed(self.events()):
             if event.get("experience") == id:
                 return event
+        if list(self.inbox.glob(f"*-{id}.safetensors")):
+            return None  # queued again after it was put aside
         for kind in ("rejected", "dropped"):
             for note in (self.path / kind).glob(f"*{id}*.json"):
                 return {kind: (read_json(note) or {}).get("reason", "no reason given")}

@@ -6,6 +6,7 @@ experience is known by its id and only removed.
 """
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from .job import RunFolder, digest_of, retry_sharing, write_whole
 from .update import RefusedExperience, make_optimiser, update
 
 STALENESS_LIMIT = 2  # versions
+MAY_PASS = ("memory", "cuda", "cublas", "cudnn", "hip", "mps")  # words of faults that are the machine's, not the experience's
 
 
 class DroppedExperience(ValueError):
@@ -61,12 +63,13 @@ class LiveRun:
         return self._commit(experience, metrics, id)
 
     def _update(self, e: Experience, behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
-        shape = [min(e.settings.rows_per_call, e.states.shape[1]), *e.states.shape[2:]]
+        rows = min(e.settings.rows_per_call, len(e.schedule.stochastic) * e.states.shape[1])
+        shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
         try:
             with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape):
                 metrics = update(self.policy, self.optimiser, e, seed=self.version, behaviour=behaviour)
-        except RuntimeError as error:
-            if "memory" in str(error).lower():  # may pass when other programs end
+        except (RuntimeError, AssertionError, IndexError, KeyError, TypeError) as error:
+            if any(word in str(error).lower() for word in MAY_PASS):
                 raise
             raise RefusedExperience(f"the model cannot compute with it: {error}") from error
         self._average(e.settings.ema)
@@ -83,6 +86,8 @@ class LiveRun:
     def _behaviour(self, e: Experience) -> dict[str, Tensor] | None:
         """Weights of the version that made the experience, or None when it is the current one."""
         if e.origin.version == self.version:
+            if e.origin.version and e.origin.digest != self.digest:
+                raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
             return None
         if e.origin.version == 0:
             return lora.first_weights(self.policy.weights(), self.job)
@@ -108,12 +113,16 @@ class LiveRun:
         if matched != total:
             self.restore()
             raise RefusedExperience(f"ComfyUI's loader would recognise only {matched} of {total} layers of the LoRA")
+        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **_about(e), **metrics}
+        if not all(math.isfinite(value) for value in event.values() if isinstance(value, float)):
+            self.restore()
+            raise RefusedExperience("its rewards or metrics are too large to be numbers")
         data = lora.save(weights, self.job, about)
+        keep_foreign(self.folder.version_file(version), data)
         write_whole(self.folder.version_file(version), data)
         if self.ema:
             write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))
         write_whole(self._state_file(version), self._state(weights))
-        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **_about(e), **metrics}
         self.folder.append_event(event)
         file = self.folder.version_file(version).relative_to(self.folder.output).as_posix()
         self.folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": id})
@@ -160,13 +169,23 @@ def _about(e: Experience) -> dict[str, Any]:
         "reward_start": start.mean().item() if start.isfinite().all() else None,
         "law": e.schedule.law,
         "eta": e.schedule.eta,
+        "clip": e.settings.clip,
         "pictures": len(final),
         **{key: e.about.get(key) for key in ("seed", "credit", "evaluations", "zero_variance_groups")},
         "rollout_seconds": e.about.get("seconds"),
     }
 
 
+def keep_foreign(path: Path, data: bytes) -> None:
+    """A version file of an earlier run of this name, whose folder was deleted, is put beside and not overwritten."""
+    if path.exists() and digest_of(old := path.read_bytes()) != digest_of(data):
+        path.rename(path.with_name(f"{path.stem}.replaced-{digest_of(old)[:8]}.safetensors"))
+
+
 def open_run(folder: RunFolder, policy_for: Any) -> LiveRun:
     """The run as its files say. ``policy_for(job)`` gives the model, kept between runs of one base."""
-    job = from_json(Job, folder.job())
+    known = folder.job()
+    if known is None:
+        raise ValueError(f"job.json of the run {folder.name!r} is gone; choose another run name, or put it back")
+    job = from_json(Job, known)
     return LiveRun(folder, job, policy_for(job))

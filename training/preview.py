@@ -52,7 +52,7 @@ def credit_of(trajectory: Trajectory, rewards: Tensor, scheme: str, spec: dict, 
     g = gains(rewards)
     result = advantages(scheme, g, rewards[-1], schedule.stochastic, schedule.weights(), group_size)
     texts = tuple(prompt.text for prompt in trajectory.prompts)
-    return Credit(rewards, g, result.values, schedule, group_size, texts, scheme, spec, result.zero_variance_groups, thumbnails, evaluations, seconds)
+    return Credit(rewards, g, result.values, schedule, group_size, texts, scheme, spec, result.zero_variance_groups, thumbnails, evaluations, seconds, trajectory.seed)
 
 
 def checked_scores(reward: Reward, images: Tensor, prompts: list[str]) -> Tensor:

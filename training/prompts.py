@@ -15,7 +15,7 @@ def prompt_lines(text: str) -> list[str]:
 def choose(count: int, take: int, iteration: int, seed: int) -> list[int]:
     """Indices of ``take`` different prompts out of ``count`` for this iteration: shuffled passes, a fresh order each.
 
-    What is left at the end of a pass and is fewer than ``take`` waits for the next one.
+    What is left at the end of a pass and is fewer than ``take`` is left out of that pass.
     """
     take = min(take, count)
     if take < 1:

@@ -96,8 +96,10 @@ class Trainer:
         self._run = None
 
     def _open(self, folder: RunFolder) -> LiveRun:
-        if self._run is None or self._run.folder.path != folder.path:
+        latest = (folder.latest() or {}).get("digest", "")
+        if self._run is None or self._run.folder.path != folder.path or self._run.digest != latest:
             report(folder, phase="loading", message="loading the base model")
+            self._run = None  # lets go of its model, so that only one is in memory
             self._run = open_run(folder, self._policy_for)
         return self._run
 

@@ -72,3 +72,5 @@ class Credit:
     evaluations: int
     seconds: dict[str, float]
     """Time of "preview" (network), "decode" and "reward"."""
+    seed: int = 0
+    """Of the trajectory it belongs to."""

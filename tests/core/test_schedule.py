@@ -94,7 +94,7 @@ def test_eta_outside_the_laws_range_is_refused_by_name():
 
 
 def by_hand(law: str, t: float, t_next: float, guard: float, eta: float) -> float:
-    """w = S / |J| with the formulas of method.md, section 2b."""
+    """w = S / |J| with the formulas of NOTATION.md."""
     d = t - t_next
     std = {
         "ddim": lambda: eta * t_next * math.sqrt(1 - guard),

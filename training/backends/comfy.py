@@ -186,13 +186,15 @@ def load_base(base: dict[str, Any]) -> Any:
     return comfy.sd.load_diffusion_model(path)
 
 
-def open_policy(job: Job, checkpoint: bool = False) -> ComfyPolicy:
-    """The job's base model with its LoRA. Loaded outside inference mode: inference tensors cannot take part in backward."""
+def open_policy(job: Job, checkpoint: bool | None = None) -> ComfyPolicy:
+    """The job's base model with its LoRA. By default the blocks of any but the tiny demo model are computed again in backward.
+
+    Loaded outside inference mode: inference tensors cannot take part in backward."""
     with torch.inference_mode(False):
         patcher = load_base(job.base)
         if patcher is None:
             raise ValueError(f"ComfyUI could not tell what kind of model {job.base.get('name')!r} is")
-        return ComfyPolicy(patcher, job, checkpoint)
+        return ComfyPolicy(patcher, job, job.base["kind"] != "demo" if checkpoint is None else checkpoint)
 
 
 def set_model_folders(folders: dict[str, list[str]]) -> None:
