@@ -118,7 +118,7 @@ class RunFolder:
 
     def waiting(self) -> list[Path]:
         """Queued experience files, oldest first."""
-        return sorted(p for p in self.inbox.glob("*.safetensors") if p.is_file())
+        return sorted(p for p in self.inbox.glob("*.safetensors") if p.is_file() and not p.name.startswith("."))  # "._name": what macOS leaves on shared disks
 
     def job(self) -> dict[str, Any] | None:
         return read_json(self.path / "job.json")
