@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -383,3 +384,20 @@ def test_folders_that_are_no_runs_are_passed_over(tmp_path):
     with trainer(tmp_path):
         wait(empty(a))
     assert a.latest()["version"] == 1
+
+
+def test_a_run_whose_folder_was_deleted_starts_again_and_keeps_the_old_files(tmp_path):
+    again = new_run(tmp_path, "again")
+    queue(again, 0)
+    with trainer(tmp_path):
+        wait(empty(again))
+        wait(lambda: again.latest() is not None)
+        old = again.version_file(1).read_bytes()
+        shutil.rmtree(again.path)
+        again = new_run(tmp_path, "again")
+        queue(again, 1)
+        wait(lambda: (again.latest() or {}).get("version") == 1)
+        wait(empty(again))
+    assert [event["behaviour_version"] for event in again.events()] == [0]
+    assert again.version_file(1).read_bytes() != old
+    assert [path.read_bytes() for path in again.loras.glob("v000001.replaced-*.safetensors")] == [old]
