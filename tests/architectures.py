@@ -98,9 +98,7 @@ _HUNYUAN = dict(
     hidden_size=128, mlp_ratio=4.0, num_heads=1, depth=1, depth_single_blocks=1, theta=256, qkv_bias=True, byt5=False,
     guidance_embed=True, use_cond_type_embedding=False, vision_in_dim=None,
 )  # fmt: skip
-_HUNYUAN_IMAGE = dict(
-    _HUNYUAN, in_channels=64, out_channels=64, patch_size=[1, 1], axes_dim=[64, 64], vec_in_dim=None, guidance_embed=False
-)
+_HUNYUAN_IMAGE = dict(_HUNYUAN, in_channels=64, out_channels=64, patch_size=[1, 1], axes_dim=[64, 64], vec_in_dim=None, guidance_embed=False)
 _OMNIGEN2 = dict(
     patch_size=2, in_channels=16, out_channels=None, hidden_size=48, num_layers=2, num_refiner_layers=1, num_attention_heads=4,
     num_kv_heads=2, multiple_of=256, ffn_dim_multiplier=None, norm_eps=1e-5, axes_dim_rope=[4, 4, 4], axes_lens=[1024, 1664, 1664],

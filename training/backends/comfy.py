@@ -121,7 +121,7 @@ class ComfyPolicy:
     @contextmanager
     def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 1 << 30) -> Iterator[None]:
         """The model ready to be called under these prompts."""
-        with ready(self.patcher, shape):
+        with ready(self.patcher, shape), _kernels_with_backward():
             self._velocity = ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
             try:
                 yield
@@ -156,21 +156,29 @@ class ComfyPolicy:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        # Newer ComfyUI has kernels without a backward and a flag that avoids them; older ones have neither.
-        flag = hasattr(comfy.model_management, "in_training")
-        if flag:
-            comfy.model_management.in_training = True
-        try:
-            with torch.enable_grad():
-                yield
-        finally:
-            if flag:
-                comfy.model_management.in_training = False
+        with torch.enable_grad():
+            yield
 
     def matched_keys(self, tensors: dict[str, Tensor]) -> tuple[int, int]:
         """How many of a version file's layers ComfyUI's own loader recognises, and of how many."""
         total = sum(name.endswith(".lora_A.weight") for name in tensors)
         return len(comfy.lora.load_lora(dict(tensors), self._key_map, log_missing=False)), total
+
+
+@contextmanager
+def _kernels_with_backward() -> Iterator[None]:
+    """Newer ComfyUI has kernels without a backward and a flag that avoids them; older ones have neither.
+
+    Old densities are computed under the flag as well: with other kernels the ratio would not start at 1.
+    """
+    flag = hasattr(comfy.model_management, "in_training")
+    if flag:
+        comfy.model_management.in_training = True
+    try:
+        yield
+    finally:
+        if flag:
+            comfy.model_management.in_training = False
 
 
 def load_base(base: dict[str, Any]) -> Any:
