@@ -22,9 +22,10 @@ CHROMIUM = (
 # What the stock page says on a fresh ComfyUI without internet, with this pack or without it:
 STOCK = (
     r"Failed to load resource: .* 404 .*/(api/)?(user\.css|userdata[/?])",  # files of a user who has saved none yet
-    r"404 .*/favicon\.ico",
     r"/favicon\.ico",  # the browser asks for it by itself
     r"api\.comfy\.org",  # the registry's list of known nodes; the internet is closed to a test
+    r"missingModelMetadata",  # newer pages ask the internet about the models of the workflow they open with
+    r"ComfyApp graph accessed before initialization",  # frontend 1.49, said to itself
     r"Cannot read properties of undefined \(reading 'id'\).*onChange",  # frontend 1.32.9: a setting is read before the canvas is there
 )
 # The page takes its loading mask away at the end of an animation, which a busy headless browser may never report.

@@ -390,8 +390,8 @@ def test_a_run_whose_folder_was_deleted_starts_again_and_keeps_the_old_files(tmp
     again = new_run(tmp_path, "again")
     queue(again, 0)
     with trainer(tmp_path):
+        wait(lambda: (job.read_json(again.path / "status.json") or {}).get("version") == 1)  # the last thing it writes
         wait(empty(again))
-        wait(lambda: again.latest() is not None)
         old = again.version_file(1).read_bytes()
         shutil.rmtree(again.path)
         again = new_run(tmp_path, "again")
