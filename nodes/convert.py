@@ -16,7 +16,8 @@ import latent_preview
 import torch
 from torch import Tensor
 
-from ..training.backends.comfy import ModelVelocity, check_flow_matching, ready
+from ..training.backends.comfy import ModelVelocity, ready
+from ..training.backends.loading import check_flow_matching
 from ..training.conditioning import TAG, checked
 from ..training.config import Origin, from_json, to_json
 from ..training.core.schedule import Schedule

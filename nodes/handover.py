@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,15 @@ class Result:
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
-def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, job_of: Callable[[dict], Job], settings: UpdateSettings, wait: bool) -> Result:
-    """Queue the experience; with ``wait`` return when its version is there. ``job_of(base)`` is the run's job."""
+def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, widgets: dict[str, Any], wait: bool) -> Result:
+    """Queue the experience; with ``wait`` return when its version is there. ``widgets``: the settings of job and update."""
     run = RunFolder(Path(folder_paths.get_output_directory()), run_name)
     progress = Progress(node, 1)
     check(trajectory, credit, run)
+    job, settings = settings_of(trajectory, widgets)
     try:
-        run.agree_on_job(to_json(job_of(trajectory.base)))
-        id = run.queue(pack(trajectory, credit, job_of(trajectory.base), settings))
+        run.agree_on_job(to_json(job))
+        id = run.queue(pack(trajectory, credit, job, settings))
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise RuntimeError(f"no space left on the disk of {run.output}: this iteration was not queued; make room and queue again") from None
@@ -48,6 +48,13 @@ def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, 
     result = outcome(run, fate, wait)
     progress.announce(result.note)
     return result
+
+
+def settings_of(trajectory: Trajectory, widgets: dict[str, Any]) -> tuple[Job, UpdateSettings]:
+    """The run's job and the settings of this update, from the node's widgets."""
+    of_job = {"targets": widgets["targets"], "pattern": widgets["target_pattern"], **{key: widgets[key] for key in ("rank", "alpha", "optimiser")}}
+    of_update = {key: value for key, value in widgets.items() if key not in (*of_job, "target_pattern")}
+    return Job(base=trajectory.base, start=trajectory.origin.start, **of_job), UpdateSettings(**of_update)
 
 
 def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:

@@ -8,3 +8,9 @@ Reward = io.Custom("STEPWISE_GRPO_REWARD")
 
 CATEGORY = "Stepwise GRPO"
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
+
+
+def advanced(widget: io.Input) -> io.Input:
+    """The widget, folded away where the page can. An argument of its own exists only in newer ComfyUI."""
+    widget.extra_dict = {**(widget.extra_dict or {}), "advanced": True}
+    return widget

@@ -1,16 +1,17 @@
 """GRPO LoRA Trainer: hands one iteration to the trainer process and waits for the new version of the LoRA."""
 
 import json
+from typing import Any
 
 from comfy_api.latest import io, ui
 
-from ..training.config import Job, UpdateSettings
+from ..training.config import CHECKPOINTING, OPTIMISERS
 from ..training.job import check_run_name
 from ..training.lora import TARGETS
 from ..training.trajectory import Credit as CreditData
 from ..training.trajectory import Trajectory as TrajectoryData
 from .handover import hand_over
-from .sockets import CATEGORY, Credit, Trajectory
+from .sockets import CATEGORY, Credit, Trajectory, advanced
 
 
 class GRPOLoRATrainer(io.ComfyNode):
@@ -39,12 +40,8 @@ class GRPOLoRATrainer(io.ComfyNode):
             return str(error)
 
     @classmethod
-    def execute(
-        cls, trajectory: TrajectoryData, credit: CreditData, run_name: str, learning_rate: float, clip: float, beta: float, updates: int, rank: int, alpha: float, targets: str, ema: float, rows_per_call: int, wait: bool
-    ) -> io.NodeOutput:
-        job = lambda base: Job(base=base, targets=targets, rank=rank, alpha=alpha)
-        settings = UpdateSettings(learning_rate=learning_rate, clip=clip, beta=beta, updates=updates, ema=ema, rows_per_call=rows_per_call)
-        result = hand_over(cls, trajectory, credit, run_name, job, settings, wait)
+    def execute(cls, trajectory: TrajectoryData, credit: CreditData, run_name: str, wait: bool, **settings: Any) -> io.NodeOutput:
+        result = hand_over(cls, trajectory, credit, run_name, settings, wait)
         return io.NodeOutput(result.version, result.lora_name, json.dumps(result.metrics), ui=ui.PreviewText(result.note))
 
 
@@ -61,8 +58,12 @@ def inputs() -> list[io.Input]:
         io.Float.Input("alpha", default=32.0, min=0.01, max=4096.0, step=1.0, round=0.01, tooltip="Scale of the LoRA: alpha / rank. Fixed for a run."),
         io.Combo.Input("targets", options=list(TARGETS), default="attention", tooltip="Which layers get a LoRA. Fixed for a run."),
         io.Float.Input("ema", default=0.0, min=0.0, max=0.9999, step=1e-3, round=False, tooltip="Above 0 an averaged LoRA is saved beside each version, 0.9 for example. Live LoRA shows it with use_ema."),
-        io.Int.Input("rows_per_call", default=64, min=1, max=4096, tooltip="At most this many states at once in the trainer. Lower it when the trainer runs out of memory."),
+        io.Int.Input("rows_per_call", default=0, min=0, max=4096, tooltip="At most this many states at once in the trainer. 0 = as many as fit; lower it when the trainer runs out of memory."),
         io.Boolean.Input("wait", default=True, tooltip="Wait until the new version is there. Off: go on at once; the trainer works in its own time."),
+        advanced(io.String.Input("target_pattern", default="", tooltip="A regular expression for whole layer paths that takes the place of targets, for those who know their model. Empty = targets. Fixed for a run.")),
+        advanced(io.Combo.Input("optimiser", options=list(OPTIMISERS), default="adamw", tooltip="adamw8bit keeps its two averages in 8 bits and needs the package bitsandbytes. Fixed for a run.")),
+        advanced(io.Combo.Input("checkpointing", options=list(CHECKPOINTING), default="auto", tooltip="Compute blocks again in the backward pass instead of keeping them: a third slower, several times less memory, the same result. auto = on, but for the Demo Model.")),
+        advanced(io.Boolean.Input("share_gpu", default=True, tooltip="Graph and trainer take turns on one graphics card: each frees its memory while the other works. Turn it off where both fit at once, or each has a card of its own.")),
     ]
 
 

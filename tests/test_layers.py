@@ -72,7 +72,7 @@ def test_few_nodes_know_comfyuis_inside():
 def test_nodes_use_the_agreed_parts_of_training():
     allowed = [f"{PACK}.training.{part}" for part in SHARED_WITH_NODES]
     found = breaches("nodes/**/*.py", lambda name: not is_from(name, f"{PACK}.training") or is_from(name, *allowed))
-    backend = f": {PACK}.training.backends.comfy."  # the sampler's velocity is the trainer's: one implementation
+    backend = f": {PACK}.training.backends."  # the sampler's velocity is the trainer's: one implementation
     assert not [line for line in found if not (backend in line and line.split(":")[0] in KNOW_COMFY)]
 
 

@@ -32,7 +32,8 @@ def main() -> None:
     record = wait_for_place(output, options.comfy)
     prepare(record, options.comfy)
     stop = Stop()
-    from stepwise_grpo.training.backends.comfy import open_policy, set_model_folders
+    from stepwise_grpo.training.backends.comfy import open_policy
+    from stepwise_grpo.training.backends.loading import set_model_folders
 
     set_model_folders(record.get("folders", {}))
     run(output, open_policy, until=stop)

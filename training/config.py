@@ -28,6 +28,10 @@ def _need(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+OPTIMISERS = ("adamw", "adamw8bit")
+CHECKPOINTING = ("auto", "on", "off")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What a run trains: fixed by the first experience of a run, the same for its whole life."""
@@ -36,17 +40,24 @@ class Job:
     """{"kind": "demo"} or {"kind": a folder_paths kind, "name": the file's name there, "size": bytes, "sha256": of its header}."""
     targets: str = "attention"
     """Which layers get a LoRA: a preset of training/lora.py."""
+    pattern: str = ""
+    """Regular expression for whole layer paths that takes the place of the preset; empty = the preset."""
     rank: int = 16
     """Rank r of every LoRA."""
     alpha: float = 32.0
     """LoRA scale: the update of a weight is alpha / rank * B A."""
     seed: int = 0
     """Seed of the LoRA's initial A."""
+    start: dict[str, Any] | None = None
+    """The LoRA file that version 0 is, {"name" below ComfyUI's loras, "size", "sha256"}; None = version 0 is the base model."""
+    optimiser: str = "adamw"
+    """A name of OPTIMISERS. Its state on disk has its own form, so a run keeps it."""
 
     def __post_init__(self) -> None:
         _need(isinstance(self.base, dict) and bool(self.base.get("kind")), "base needs a kind")
         _need(1 <= self.rank <= 1024, f"rank must lie between 1 and 1024; got {self.rank}")
         _need(self.alpha > 0 and math.isfinite(self.alpha), f"alpha must be above 0; got {self.alpha:g}")
+        _need(self.optimiser in OPTIMISERS, f"optimiser must be one of {', '.join(OPTIMISERS)}; got {self.optimiser!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +78,12 @@ class UpdateSettings:
     """Gradients with a larger norm are scaled down to it."""
     ema: float = 0.0
     """Decay of the moving average saved beside each version; 0 = off."""
-    rows_per_call: int = 64
-    """At most this many states go through the network at once; lower it when memory runs out."""
+    rows_per_call: int = 0
+    """At most this many states go through the network at once; 0 = as many as the memory estimate says will fit."""
+    checkpointing: str = "auto"
+    """Compute transformer blocks again in backward instead of keeping their activations: on, off, or auto = for every model but the small demo's."""
+    share_gpu: bool = True
+    """Keep the trainer's weights in RAM while it waits, so that the graph has the graphics memory for itself."""
 
     def __post_init__(self) -> None:
         _need(0 < self.learning_rate <= 1, f"learning_rate must lie in (0, 1]; got {self.learning_rate:g}")
@@ -78,7 +93,8 @@ class UpdateSettings:
         _need(0 <= self.weight_decay < 1, f"weight_decay must lie in [0, 1); got {self.weight_decay:g}")
         _need(self.max_grad_norm > 0, f"max_grad_norm must be above 0; got {self.max_grad_norm:g}")
         _need(0 <= self.ema < 1, f"ema must lie in [0, 1); got {self.ema:g}")
-        _need(self.rows_per_call >= 1, f"rows_per_call must be at least 1; got {self.rows_per_call}")
+        _need(self.rows_per_call >= 0, f"rows_per_call must be at least 0 (0 = automatic); got {self.rows_per_call}")
+        _need(self.checkpointing in CHECKPOINTING, f"checkpointing must be one of {', '.join(CHECKPOINTING)}; got {self.checkpointing!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +113,8 @@ class Origin:
     """How many Live LoRA nodes the model went through; more than one cannot be trained."""
     ema: bool = False
     """Whether the averaged weights were applied; they are for viewing and cannot be trained from."""
+    start: dict[str, Any] | None = None
+    """The LoRA file that Live LoRA takes for version 0, as in ``Job.start``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ class LiveRun:
         return self._commit(experience, metrics, id)
 
     def _update(self, e: Experience, behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
-        rows = min(e.settings.rows_per_call, len(e.schedule.stochastic) * e.states.shape[1])
+        rows = min(e.settings.rows_per_call or 64, len(e.schedule.stochastic) * e.states.shape[1])
         shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
         try:
             with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape):

@@ -84,7 +84,7 @@ def _split_members(experience: Experience, settings: UpdateSettings, seed: int) 
 def _calls(experience: Experience, members: Tensor, rows_per_call: int) -> list[Rows]:
     steps = torch.tensor(experience.schedule.stochastic)
     pairs = torch.cartesian_prod(steps, members)
-    return [_rows(experience, chunk[:, 0], chunk[:, 1]) for chunk in pairs.split(rows_per_call)]
+    return [_rows(experience, chunk[:, 0], chunk[:, 1]) for chunk in pairs.split(rows_per_call or len(pairs))]
 
 
 def _rows(e: Experience, k: Tensor, member: Tensor) -> Rows:

@@ -12,6 +12,8 @@ from stepwise_grpo.training.trajectory import Credit
 
 pytestmark = pytest.mark.usefixtures("comfy")
 
+WIDGETS = {"targets": "attention", "target_pattern": "", "rank": 4, "alpha": 8.0, "optimiser": "adamw"}
+
 
 def entry(tag=None, **options):
     return [torch.zeros(1, 2, 4), {**options, **({"stepwise_grpo": tag} if tag else {})}]
@@ -123,7 +125,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_queued(tmp_path, monkeypatch
     import errno
 
     from stepwise_grpo.nodes import handover
-    from stepwise_grpo.training.config import Job, Origin, UpdateSettings
+    from stepwise_grpo.training.config import Origin
     from stepwise_grpo.training.trajectory import Trajectory
 
     def full(*_):
@@ -140,5 +142,5 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_queued(tmp_path, monkeypatch
         hidden = None
 
     with pytest.raises(RuntimeError, match="no space left on the disk"):
-        handover.hand_over(Node, trajectory, earned, "full", lambda base: Job(base=base), UpdateSettings(), True)
+        handover.hand_over(Node, trajectory, earned, "full", WIDGETS, True)
     assert json.loads((tmp_path / "stepwise_grpo" / "full" / "job.json").read_text())["base"] == {"kind": "demo"}

@@ -39,8 +39,9 @@ def backend(comfyui_folder: Path, checkpoints: Path) -> Iterator[Any]:
         patch.setattr(sys, "argv", sys.argv)
         prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
         from stepwise_grpo.training.backends import comfy as backend
+        from stepwise_grpo.training.backends import loading
 
-        patch.setitem(backend.folder_paths.folder_names_and_paths, "diffusion_models", ([str(checkpoints)], {".safetensors"}))
+        patch.setitem(loading.folder_paths.folder_names_and_paths, "diffusion_models", ([str(checkpoints)], {".safetensors"}))
         yield backend
 
 

@@ -39,9 +39,10 @@ def backend(comfyui_folder: Path, models: Path) -> Iterator[Any]:
         patch.setattr(sys, "argv", sys.argv)
         prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
         from stepwise_grpo.training.backends import comfy as backend
+        from stepwise_grpo.training.backends import loading
 
-        patch.setattr(backend.folder_paths, "folder_names_and_paths", dict(backend.folder_paths.folder_names_and_paths))
-        backend.set_model_folders({"diffusion_models": [str(models)]})
+        patch.setattr(loading.folder_paths, "folder_names_and_paths", dict(loading.folder_paths.folder_names_and_paths))
+        loading.set_model_folders({"diffusion_models": [str(models)]})
         yield backend
 
 
@@ -103,7 +104,9 @@ def test_a_file_that_is_no_safetensors_is_described_by_its_first_bytes(tmp_path)
 
 @pytest.mark.parametrize("kind", ["diffusion_models", "checkpoints"])
 def test_a_file_that_is_no_model_is_refused_by_name(kind, bench, models):
-    bench.backend.set_model_folders({kind: [str(models)]})
+    from stepwise_grpo.training.backends.loading import set_model_folders
+
+    set_model_folders({kind: [str(models)]})
     path = models / "notes.safetensors"
     safetensors.torch.save_file({"a": torch.zeros(2)}, path)
     with pytest.raises((ValueError, RuntimeError), match="notes.safetensors"):

@@ -83,7 +83,7 @@ OUT_OF_RANGE = [
     *[(UpdateSettings, "weight_decay", value) for value in (-0.1, 1, NAN)],
     *[(UpdateSettings, "max_grad_norm", value) for value in (0, -1, NAN)],
     *[(UpdateSettings, "ema", value) for value in (-0.1, 1, NAN)],
-    *[(UpdateSettings, "rows_per_call", value) for value in (0, -5)],
+    *[(UpdateSettings, "rows_per_call", value) for value in (-1, -5)],
     *[(PreviewSettings, "substeps", value) for value in (0, 65)],
     *[(PreviewSettings, "spacing", value) for value in (0.9, NAN, INF)],
     *[(PreviewSettings, "rows_per_call", value) for value in (0,)],

@@ -356,6 +356,6 @@ def test_iterate_counts_every_row_that_went_through_the_network_and_a_backward_a
 
 
 def test_settings_refuse_what_makes_no_sense():
-    for bad in ({"learning_rate": 0}, {"clip": 0}, {"clip": 1}, {"beta": -1}, {"updates": 0}, {"rows_per_call": 0}, {"ema": 1}, {"max_grad_norm": 0}):
+    for bad in ({"learning_rate": 0}, {"clip": 0}, {"clip": 1}, {"beta": -1}, {"updates": 0}, {"rows_per_call": -1}, {"ema": 1}, {"max_grad_norm": 0}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             UpdateSettings(**bad)

@@ -4,51 +4,26 @@ The network is called through the same ``sampling_function`` that the stock samp
 conditioning are those of ComfyUI, in the rollout and in the update.
 """
 
-# ruff: noqa: E402 - every other comfy import must come after comfy.options has been told to read the command line
+# ruff: noqa: I001 - loading comes first: it lets ComfyUI read its command line before any other import of comfy
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import comfy.options
-
-comfy.options.enable_args_parsing()  # a no-op inside ComfyUI; in the trainer it must come before every other comfy import
+from .loading import check_flow_matching, load_base
 
 import comfy.lora
 import comfy.model_management
-import comfy.model_sampling
 import comfy.sampler_helpers
 import comfy.samplers
-import comfy.sd
-import folder_paths
 import torch
 from torch import Tensor, nn
 
 from .. import lora
-from ..base import check_same
 from ..conditioning import ConditioningBatcher
 from ..config import Job
 from .gradients import prepare_gradients
 from .stacking import follow_layers
-
-SUCH_AS = "SD3.5, Flux, Qwen-Image or Z-Image"
-
-
-def check_flow_matching(patcher: Any) -> None:
-    """``ValueError`` unless the model is a plain flow-matching model: x_t = (1 - t) x0 + t x1, t from 1 to 0.
-
-    Decided on the sampling object, never on class names.
-    """
-    sampling = patcher.get_model_object("model_sampling")
-    image_to_image = getattr(comfy.model_sampling, "IMG_TO_IMG_FLOW", ())
-    if not isinstance(sampling, comfy.model_sampling.CONST) or isinstance(sampling, image_to_image):
-        raise ValueError(f"this model is not flow matching ({type(patcher.model).__name__}): Stepwise GRPO needs a flow model such as {SUCH_AS}")
-    if abs(float(sampling.sigma_max) - 1) > 1e-3:
-        raise ValueError(f"this model's noise levels end at {float(sampling.sigma_max):g} instead of 1; it is another kind of flow and cannot be trained")
-    noise, clean, t = torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([0.25])
-    if not torch.allclose(sampling.noise_scaling(t, noise, clean).float(), torch.tensor([[2.75]])):
-        raise ValueError("this model mixes noise and picture in its own way (noise scale), which the transition laws do not cover")
 
 
 @contextmanager
@@ -181,19 +156,6 @@ def _kernels_with_backward() -> Iterator[None]:
             comfy.model_management.in_training = False
 
 
-def load_base(base: dict[str, Any]) -> Any:
-    """A fresh ModelPatcher of a job's base model; a missing or replaced file is a ``ValueError``."""
-    if base["kind"] == "demo":
-        from ...demo.comfy_model import load_demo_model
-
-        return load_demo_model()
-    path = folder_paths.get_full_path(base["kind"], base["name"])
-    check_same(base, None if path is None else Path(path))
-    if base["kind"] == "checkpoints":
-        return comfy.sd.load_checkpoint_guess_config(path, output_vae=False, output_clip=False)[0]
-    return comfy.sd.load_diffusion_model(path)
-
-
 def open_policy(job: Job, checkpoint: bool | None = None) -> ComfyPolicy:
     """The job's base model with its LoRA. By default the blocks of any but the tiny demo model are computed again in backward.
 
@@ -203,11 +165,3 @@ def open_policy(job: Job, checkpoint: bool | None = None) -> ComfyPolicy:
         if patcher is None:
             raise ValueError(f"ComfyUI could not tell what kind of model {job.base.get('name')!r} is")
         return ComfyPolicy(patcher, job, job.base["kind"] != "demo" if checkpoint is None else checkpoint)
-
-
-def set_model_folders(folders: dict[str, list[str]]) -> None:
-    """Look for models where the recorded ComfyUI does, extra model paths included."""
-    for kind, paths in folders.items():
-        known = folder_paths.folder_names_and_paths.get(kind)
-        extensions = known[1] if known else folder_paths.supported_pt_extensions
-        folder_paths.folder_names_and_paths[kind] = (list(paths), extensions)
