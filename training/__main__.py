@@ -1,10 +1,13 @@
-"""``python training``: the trainer process. Leave it running beside ComfyUI; closing it loses nothing."""
+"""``python training``: the trainer process. Leave it running beside ComfyUI; closing it loses nothing.
+
+A first word asks for something else: ``python training check --help`` and so on (COMMANDS).
+"""
 
 import argparse
 import logging
 import signal
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.pop(0)  # this folder, whose module names must not become top-level ones
@@ -14,51 +17,38 @@ from bind import bind  # noqa: E402
 sys.path.pop(0)
 bind()
 
-from stepwise_grpo.training.comfyui import prepare, read_place  # noqa: E402
+from stepwise_grpo.training.comfyui import add_options, use_comfyui  # noqa: E402
 from stepwise_grpo.training.run import run  # noqa: E402
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python training", description="Trains the LoRAs of all runs that ComfyUI's graphs feed. Stop it with Ctrl-C; nothing is lost.")
-    parser.add_argument("--output", type=Path, help="ComfyUI's output folder (default: the one beside the ComfyUI this pack lies in)")
-    parser.add_argument("--comfy", type=Path, help="ComfyUI's folder (default: as ComfyUI recorded it when it loaded this pack)")
-    return parser.parse_args(arguments)
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    options = parse(sys.argv[1:])
-    output = options.output or default_output()
-    record = wait_for_place(output, options.comfy)
-    prepare(record, options.comfy)
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    if word in COMMANDS:
+        COMMANDS[word](sys.argv[2:])
+    else:
+        serve(sys.argv[1:])
+
+
+def serve(arguments: list[str]) -> None:
+    """Train the LoRAs of all runs of an output folder until told to stop."""
+    others = "".join(f"\n  python training {name:10} {command.__doc__}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="python training",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Trains the LoRAs of all runs that ComfyUI's graphs feed. Stop it with Ctrl-C; nothing is lost.",
+        epilog=f"other commands:{others}" if others else None,
+    )
+    add_options(parser)
+    output = use_comfyui(parser.parse_args(arguments))
     stop = Stop()
     from stepwise_grpo.training.backends.comfy import open_policy
-    from stepwise_grpo.training.backends.loading import set_model_folders
 
-    set_model_folders(record.get("folders", {}))
     run(output, open_policy, until=stop)
     logging.info("stopped; start it again at any time")
 
 
-def default_output() -> Path:
-    """The output folder of the ComfyUI in whose custom_nodes this pack lies."""
-    folder = Path(__file__).resolve().parent.parent
-    if folder.parent.name == "custom_nodes":
-        return folder.parent.parent / "output"
-    raise SystemExit("This pack does not lie in a ComfyUI, so say where the output folder is: python training --output FOLDER")
-
-
-def wait_for_place(output: Path, comfy: Path | None) -> dict:
-    """ComfyUI's record, waiting for ComfyUI's first start if there is none; with --comfy it is not needed."""
-    said = False
-    while True:
-        record = read_place(output)
-        if record is not None or comfy is not None:
-            return record or {}
-        if not said:
-            logging.info("waiting for ComfyUI: start it once with this pack installed (looking in %s)", output)
-            said = True
-        time.sleep(1)
+COMMANDS: dict[str, Callable[[list[str]], None]] = {}
 
 
 class Stop:

@@ -3,7 +3,10 @@
 No job and no experience ever names code, flags or absolute paths.
 """
 
+import argparse
+import logging
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +40,41 @@ def device_flags() -> list[str]:
     import torch
 
     return [] if torch.cuda.is_available() or torch.backends.mps.is_available() else ["--cpu"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where ComfyUI is, on a command line."""
+    parser.add_argument("--output", type=Path, help="ComfyUI's output folder (default: the one beside the ComfyUI this pack lies in)")
+    parser.add_argument("--comfy", type=Path, help="ComfyUI's folder (default: as ComfyUI recorded it when it loaded this pack)")
+
+
+def use_comfyui(options: argparse.Namespace) -> Path:
+    """Make ``import comfy`` and its model folders those of the ComfyUI that ``options`` mean; its output folder."""
+    output = options.output or default_output()
+    record = wait_for_place(output, options.comfy)
+    prepare(record, options.comfy)
+    from .backends.loading import set_model_folders
+
+    set_model_folders(record.get("folders", {}))
+    return output
+
+
+def default_output() -> Path:
+    """The output folder of the ComfyUI in whose custom_nodes this pack lies."""
+    folder = Path(__file__).resolve().parent.parent
+    if folder.parent.name == "custom_nodes":
+        return folder.parent.parent / "output"
+    raise SystemExit("This pack does not lie in a ComfyUI, so say where the output folder is: python training --output FOLDER")
+
+
+def wait_for_place(output: Path, comfy: Path | None) -> dict[str, Any]:
+    """ComfyUI's record, waiting for ComfyUI's first start if there is none; with --comfy it is not needed."""
+    said = False
+    while True:
+        record = read_place(output)
+        if record is not None or comfy is not None:
+            return record or {}
+        if not said:
+            logging.info("waiting for ComfyUI: start it once with this pack installed (looking in %s)", output)
+            said = True
+        time.sleep(1)
