@@ -132,7 +132,7 @@ def test_without_the_copies_gradients_are_refused_or_wrong_where_blocks_work_in_
     right = bench.gradients(bench.policy())
     with monkeypatch.context() as patch:
         patch.setattr(
-            gradients, "_checkpointed", lambda forward: lambda *args, **kwargs: recompute_in_backward(forward, *args, use_reentrant=False, **kwargs)
+            gradients, "_checkpointed", lambda forward, _: lambda *args, **kwargs: recompute_in_backward(forward, *args, use_reentrant=False, **kwargs)
         )
         kept_as_they_are = damage(bench, bench.policy(checkpoint=True), right)
     monkeypatch.setattr(gradients, "_copy_inputs", lambda module: None)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .. import lora
 from ..conditioning import ConditioningBatcher
 from ..config import Job
-from .gradients import prepare_gradients
+from .gradients import Switch, prepare_gradients
 from .stacking import follow_layers
 
 
@@ -83,7 +83,8 @@ class ComfyPolicy:
         check_flow_matching(patcher)
         self.patcher, self.job = patcher, job
         self._key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
-        prepare_gradients(self._module, checkpoint)
+        self._checkpointing = Switch(checkpoint)
+        prepare_gradients(self._module, self._checkpointing)
         lora.inject(self._module, job)
         follow_layers(patcher)
         self._parameters = lora.tensors(self._module)
@@ -133,6 +134,27 @@ class ComfyPolicy:
     def training(self) -> Iterator[None]:
         with torch.enable_grad():
             yield
+
+    @contextmanager
+    def checkpointed(self, on: bool | None) -> Iterator[None]:
+        """Inside it transformer blocks are computed again in backward, or their activations kept; None = as the policy has it."""
+        before = self._checkpointing.on
+        self._checkpointing.on = before if on is None else on
+        try:
+            yield
+        finally:
+            self._checkpointing.on = before
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Inside it the network computes in fp32, whatever the precision of its weights."""
+        own = self.patcher
+        self.patcher = own.clone()
+        self.patcher.set_model_compute_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            self.patcher = own
 
     def matched_keys(self, tensors: dict[str, Tensor]) -> tuple[int, int]:
         """How many of a version file's layers ComfyUI's own loader recognises, and of how many."""
