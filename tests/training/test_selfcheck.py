@@ -174,3 +174,39 @@ def test_stirring_makes_the_lora_felt_whatever_its_scale(bench):
         if "lora_A" in name:
             product = moved[name.replace("lora_A", "lora_B")].double() @ a.double()
             assert product.std() * a.shape[1] ** 0.5 == pytest.approx(0.1, rel=0.4)
+
+
+# the whole way, as from the command line
+
+
+def whole(bench: Bench, dtype: torch.dtype = torch.float32, scaled: str = "", cfg: float = 1.0) -> list:
+    from stepwise_grpo.training.backends.whole_check import Setting, check_model
+
+    return list(check_model(lambda: bench.patcher(dtype, scaled), Setting(bench.job(), size=64, cfg=cfg)))
+
+
+@each
+@pytest.mark.parametrize("cfg", [1.0, 4.0])
+def test_the_whole_check_passes_with_a_made_up_prompt(bench, cfg):
+    findings = whole(bench, cfg=cfg)
+    print(findings)
+    assert [finding.name for finding in findings][0] == "flow matching" and findings[-1].name == "stock loader"
+    assert len(findings) == 11 and refusal(findings) is None
+
+
+@each
+@pytest.mark.parametrize("dtype, scaled", [(torch.bfloat16, ""), (FP8, ""), (FP8, "described")], ids=["bf16", "fp8", "quantised"])
+def test_the_whole_check_passes_in_other_precisions(bench, dtype, scaled):
+    findings = whole(bench, dtype, scaled)
+    print(findings)
+    assert refusal(findings) is None
+
+
+@each
+def test_a_file_that_means_another_lora_is_refused(bench, monkeypatch):
+    from stepwise_grpo.training import lora
+
+    save = lora.save
+    twice = lambda weights, *rest: save({name: w * (2 if "lora_B" in name else 1) for name, w in weights.items()}, *rest)
+    monkeypatch.setattr(lora, "save", twice)
+    assert failures(whole(bench)) == {"stock loader"}
