@@ -142,10 +142,10 @@ class ComfyPolicy:
     def rows_that_fit(self, experience: Experience) -> Fit:
         """How many rows of this experience one call takes on this policy's device. 0 where not even one fits; the message says why."""
         self.set_checkpointing(experience.settings.checkpointing)
-        cost = self._row_cost(list(experience.states.shape[2:]), longest(experience.conditioning), experience.negative, experience.cfg)
+        cost = self.row_cost(list(experience.states.shape[2:]), longest(experience.conditioning), experience.negative, experience.cfg)
         return fit_of(self.patcher, self.parameters(), self.job, cost, experience, self._checkpointing.on)
 
-    def _row_cost(self, shape: list[int], prompt: list, negative: list, cfg: float) -> RowCost:
+    def row_cost(self, shape: list[int], prompt: list, negative: list, cfg: float) -> RowCost:
         """Memory of a row: estimated, or measured once where the network cannot run without numbers. Remembered."""
         key = (tuple(shape), repr(signature([prompt, negative])), cfg == 1, self._checkpointing.on)
         if key not in self._costs:
