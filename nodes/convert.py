@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..training.backends.comfy import ModelVelocity, ready
 from ..training.backends.loading import check_flow_matching
+from ..training.backends.room import rows_of_rollout as rows_of_rollout  # for the nodes, which do not know ComfyUI's inside
 from ..training.conditioning import TAG, checked
 from ..training.config import Origin, from_json, to_json
 from ..training.core.schedule import Schedule
@@ -172,6 +173,13 @@ def stochastic_sampler(law: str, eta: float, seed: int) -> Any:
 
 
 # the running node
+
+
+def make_room_for_trainer() -> None:
+    """Free the graphics card of ComfyUI's models; they come back when they are used again. Nothing where there is no card."""
+    if not comfy.model_management.is_device_cpu(comfy.model_management.get_torch_device()):
+        comfy.model_management.unload_all_models()
+        comfy.model_management.soft_empty_cache()
 
 
 def progress_bar(total: int) -> Any:

@@ -15,6 +15,7 @@ from ..training.config import Job, UpdateSettings, to_json
 from ..training.experience import pack
 from ..training.job import RunFolder, read_json
 from ..training.trajectory import Credit, Trajectory
+from .convert import make_room_for_trainer
 from .progress import Progress
 
 POLL = 0.1  # seconds
@@ -44,6 +45,8 @@ def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, 
         if error.errno == errno.ENOSPC:
             raise RuntimeError(f"no space left on the disk of {run.output}: this iteration was not queued; make room and queue again") from None
         raise
+    if wait and settings.share_gpu and run.trainer_is_alive():
+        make_room_for_trainer()
     fate = wait_for(run, id, progress) if wait else None
     result = outcome(run, fate, wait)
     progress.announce(result.note)

@@ -64,7 +64,7 @@ def inputs() -> list[io.Input]:
         io.Float.Input("eta", default=-1.0, min=-1.0, max=4.0, step=0.05, round=0.01, tooltip=ETA),
         io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Decides all noise. Leave the control on 'increment': with an unchanged seed the next Queue would do nothing."),
         io.Boolean.Input("floor_first", default=True, tooltip="Let the very first step of ddim and flow be random as well; layout is decided there. Off takes the literal formula, whose first step has no noise."),
-        io.Int.Input("rows_per_call", default=64, min=1, max=4096, tooltip="At most this many pictures go through the network at once. Lower it when memory runs out; the noise stays the same."),
+        io.Int.Input("rows_per_call", default=0, min=0, max=4096, tooltip="At most this many pictures go through the network at once. 0 = as many as fit, by ComfyUI's own measure. Lower it when memory runs out; the noise stays the same."),
     ]
 
 
@@ -77,6 +77,7 @@ def roll_out(node: Any, model: Any, positive: list, negative: list, latent: dict
     calls = len(prompts) + (schedule.steps - 1) * len(prompts) * group_size
     progress = Progress(node, calls)
     progress.announce(f"{len(prompts)} prompts x {group_size} pictures x {schedule.steps} steps: {calls} network rows")
+    rows_per_call = rows_per_call or convert.rows_of_rollout(model, shape, cfg)
     velocity = convert.velocity_of(model, prompts, negative, cfg, rows_per_call, lambda rows: progress.tick(rows, "network rows"))
     sheet = contact_sheet(model, schedule.times, len(prompts), group_size, progress)
     start = time.perf_counter()

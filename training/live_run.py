@@ -8,18 +8,19 @@ experience is known by its id and only removed.
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from . import lora
 from .config import Job, from_json
 from .experience import Experience, unpack
 from .job import RunFolder, digest_of, retry_sharing, write_whole
-from .update import RefusedExperience, make_optimiser, update
+from .optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
+from .update import RefusedExperience, choose_rows, update
 
 STALENESS_LIMIT = 2  # versions
 MAY_PASS = ("memory", "cuda", "cublas", "cudnn", "hip", "mps")  # words of faults that are the machine's, not the experience's
@@ -33,6 +34,7 @@ class LiveRun:
     """The committed state of a run in memory. ``policy`` is ``ComfyPolicy`` or anything that has its methods."""
 
     def __init__(self, folder: RunFolder, job: Job, policy: Any) -> None:
+        class_of(job.optimiser)  # a missing package is said before anything is done
         self.folder, self.job, self.policy = folder, job, policy
         self.used = {event["experience"] for event in folder.events()}
         self.restore()
@@ -48,32 +50,47 @@ class LiveRun:
             return
         self._load_state(retry_sharing(self._state_file(self.version).read_bytes))
 
-    def train(self, path: Path, id: str) -> dict[str, Any]:
-        """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience."""
+    def train(self, path: Path, id: str, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+        """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience.
+
+        ``say`` is called with what was decided about memory before the update begins.
+        """
         experience = unpack(path)
         self._check(experience)
         behaviour = self._behaviour(experience)
         if self.optimiser is None:
-            self.optimiser = make_optimiser(self.policy, experience.settings)
+            self.optimiser = make_optimiser(self.policy, kind=self.job.optimiser)
         try:
-            metrics = self._update(experience, behaviour)
+            metrics = self._update(experience, behaviour, say)
         except BaseException:
             self.restore()
             raise
+        finally:
+            if experience.settings.share_gpu:
+                self._park()
         return self._commit(experience, metrics, id)
 
-    def _update(self, e: Experience, behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
-        rows = min(e.settings.rows_per_call or 64, len(e.schedule.stochastic) * e.states.shape[1])
-        shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
+    def _update(self, e: Experience, behaviour: dict[str, Tensor] | None, say: Callable[[str], None]) -> dict[str, Any]:
         try:
-            with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape):
+            e, fit = choose_rows(self.policy, e)
+            say(fit.message)
+            rows = e.settings.rows_per_call
+            shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
+            with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape, memory=fit.beside_weights):
+                follow_weights(self.optimiser)
                 metrics = update(self.policy, self.optimiser, e, seed=self.version, behaviour=behaviour)
         except (RuntimeError, AssertionError, IndexError, KeyError, TypeError) as error:
             if any(word in str(error).lower() for word in MAY_PASS):
                 raise
             raise RefusedExperience(f"the model cannot compute with it: {error}") from error
         self._average(e.settings.ema)
-        return metrics
+        return {**metrics, "rows_per_call": rows, "memory_estimate_bytes": fit.estimate, "memory_peak_bytes": self.policy.peak_bytes()}
+
+    def _park(self) -> None:
+        """Out of the graphics card before the new version is announced: the graph may want its memory at once."""
+        self.policy.park()
+        if self.optimiser is not None:
+            follow_weights(self.optimiser)
 
     def _check(self, e: Experience) -> None:
         if e.job != self.job:
@@ -137,8 +154,7 @@ class LiveRun:
     def _state(self, weights: dict[str, Tensor]) -> bytes:
         tensors = {f"weight/{name}": w for name, w in weights.items()}
         tensors.update({f"ema/{name}": w for name, w in (self.ema or {}).items()})
-        for i, moments in self.optimiser.state_dict()["state"].items():
-            tensors.update({f"adam/{i}/{key}": value.detach().cpu().contiguous() for key, value in moments.items()})
+        tensors.update({f"adam/{name}": tensor for name, tensor in state_tensors(self.optimiser).items()})
         return safetensors.torch.save(tensors, {"stepwise_grpo": json.dumps({"version": self.version + 1})})
 
     def _load_state(self, data: bytes) -> None:
@@ -146,12 +162,8 @@ class LiveRun:
         part = lambda prefix: {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         self.policy.set_weights(part("weight/"))
         self.ema = part("ema/") or None
-        self.optimiser = torch.optim.AdamW(self.policy.parameters())
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in part("adam/").items():
-            index, key = name.split("/")
-            state.setdefault(int(index), {})[key] = tensor
-        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+        self.optimiser = make_optimiser(self.policy, kind=self.job.optimiser)
+        set_state(self.optimiser, part("adam/"))
 
     def _forget_old_states(self) -> None:
         for path in self.folder.state.glob("v*.safetensors"):

@@ -5,6 +5,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from .capacity import Fit
+from .experience import Experience
+
 # decode(latents (N, ...) in model space) -> pictures (N, H, W, 3) in [0, 1]
 Decoder = Callable[[Tensor], Tensor]
 
@@ -40,6 +43,14 @@ class Policy(Protocol):
 
     def base(self) -> Any:
         """A context manager inside which the LoRA is off: the base model."""
+        ...
+
+    def set_checkpointing(self, setting: str) -> None:
+        """Compute blocks again in backward: "on", "off", or "auto" as suits the model; from the next call on."""
+        ...
+
+    def rows_that_fit(self, experience: Experience) -> Fit:
+        """How many of its rows go through the network at once: as many as it asks for, or as many as fit into memory."""
         ...
 
     def training(self) -> Any:

@@ -86,7 +86,7 @@ class Trainer:
         run = self._open(folder)
         if id not in run.used:
             report(folder, phase="training", message=f"training version {run.version + 1}", version=run.version)
-            event = run.train(path, id)
+            event = run.train(path, id, lambda memory: announce(folder, run, memory))
             log.info("%s v%d: reward %.3f, clip fraction %.2f, %.1f s", folder.name, run.version, event["reward_mean"], event["clip_fraction"], event["seconds"])
         path.unlink(missing_ok=True)
         report(folder, phase="waiting", message="", version=run.version)
@@ -117,6 +117,11 @@ def oldest_experience(output: Path, resting: set[str]) -> tuple[RunFolder, Path]
         return None
     _, folder, path = min(waiting, key=lambda entry: entry[0])
     return folder, path
+
+
+def announce(folder: RunFolder, run: LiveRun, memory: str) -> None:
+    log.info("%s v%d: %s", folder.name, run.version + 1, memory)
+    report(folder, phase="training", message=f"training version {run.version + 1} ({memory})", version=run.version)
 
 
 def set_aside(folder: RunFolder, path: Path, kind: str, error: Exception) -> None:

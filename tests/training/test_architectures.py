@@ -16,7 +16,8 @@ from stepwise_grpo.tests.architectures import ARCHITECTURES, build, detection_of
 from stepwise_grpo.tests.bench import ROWS, TIMES, Bench, distance, learnt, random_direction
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.comfyui import prepare
-from stepwise_grpo.training.update import make_optimiser, update
+from stepwise_grpo.training.optimiser import make_optimiser
+from stepwise_grpo.training.update import update
 
 FP8 = torch.float8_e4m3fn
 Figure = Callable[[str, float], float]
@@ -132,7 +133,7 @@ def test_without_the_copies_gradients_are_refused_or_wrong_where_blocks_work_in_
     right = bench.gradients(bench.policy())
     with monkeypatch.context() as patch:
         patch.setattr(
-            gradients, "_checkpointed", lambda forward, _: lambda *args, **kwargs: recompute_in_backward(forward, *args, use_reentrant=False, **kwargs)
+            gradients, "_checkpointed", lambda forward, switch: lambda *args, **kwargs: recompute_in_backward(forward, *args, use_reentrant=False, **kwargs)
         )
         kept_as_they_are = damage(bench, bench.policy(checkpoint=True), right)
     monkeypatch.setattr(gradients, "_copy_inputs", lambda module: None)

@@ -83,7 +83,7 @@ def message(folder: RunFolder) -> str:
 def test_experiences_are_trained_in_the_order_they_came_over_all_runs(tmp_path, monkeypatch):
     a, b, order = new_run(tmp_path, "a"), new_run(tmp_path, "b"), []
     train = LiveRun.train
-    monkeypatch.setattr(LiveRun, "train", lambda self, path, id: (order.append(id), train(self, path, id))[1])
+    monkeypatch.setattr(LiveRun, "train", lambda self, path, id, say: (order.append(id), train(self, path, id, say))[1])
     ids = [queue(folder, seed) for seed, folder in enumerate((b, a, a, b, a, b))]
     with trainer(tmp_path):
         wait(empty(a, b))

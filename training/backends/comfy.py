@@ -6,6 +6,7 @@ conditioning are those of ComfyUI, in the rollout and in the update.
 
 # ruff: noqa: I001 - loading comes first: it lets ComfyUI read its command line before any other import of comfy
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,17 +21,26 @@ import torch
 from torch import Tensor, nn
 
 from .. import lora
-from ..conditioning import ConditioningBatcher
+from ..capacity import Fit
+from ..conditioning import ConditioningBatcher, longest, signature
 from ..config import Job
+from ..experience import Experience
+from .estimate import RowCost, estimate, measure
 from .gradients import Switch, prepare_gradients
+from .room import fit_of
 from .stacking import follow_layers
+
+log = logging.getLogger("stepwise_grpo")
 
 
 @contextmanager
-def ready(patcher: Any, shape: list[int]) -> Iterator[None]:
-    """The model on its device with its patches, for direct calls; cleaned up afterwards. ``shape``: of one batch of latents."""
+def ready(patcher: Any, shape: list[int], memory: int = 0) -> Iterator[None]:
+    """The model on its device with its patches, for direct calls; cleaned up afterwards.
+
+    ``shape``: of one batch of latents. ``memory``: bytes to leave beside the weights, where more is known than the shape.
+    """
     with torch.no_grad():  # ComfyUI patches scaled fp8 weights with out= kernels, which refuse gradients
-        comfy.model_management.load_models_gpu([patcher], memory_required=patcher.memory_required(shape))
+        comfy.model_management.load_models_gpu([patcher], memory_required=max(memory, patcher.memory_required(shape)))
     patcher.pre_run()
     try:
         yield
@@ -79,30 +89,33 @@ class ComfyPolicy:
     """
 
     def __init__(self, patcher: Any, job: Job, checkpoint: bool = False) -> None:
-        """``checkpoint``: compute transformer blocks again in backward instead of keeping their activations."""
+        """``checkpoint``: what the setting auto means, to compute transformer blocks again in backward or to keep their activations."""
         check_flow_matching(patcher)
         self.patcher, self.job = patcher, job
         self._key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
-        self._checkpointing = Switch(checkpoint)
+        self._auto, self._checkpointing = checkpoint, Switch(checkpoint)
         prepare_gradients(self._module, self._checkpointing)
         lora.inject(self._module, job)
         follow_layers(patcher)
         self._parameters = lora.tensors(self._module)
         self._velocity: ModelVelocity | None = None
+        self._costs: dict[Any, RowCost] = {}
 
     @property
     def _module(self) -> nn.Module:
         return self.patcher.model.diffusion_model
 
     @contextmanager
-    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 1 << 30) -> Iterator[None]:
-        """The model ready to be called under these prompts."""
-        with ready(self.patcher, shape), _kernels_with_backward():
-            self._velocity = ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
+    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 1 << 30, memory: int = 0) -> Iterator[None]:
+        """The model ready to be called under these prompts. ``memory``: bytes to leave beside its weights."""
+        with ready(self.patcher, shape, memory), _kernels_with_backward():
+            self._move_lora(self.patcher.load_device)  # ComfyUI moves a model in parts and may leave layers it does not know behind
+            before, self._velocity = self._velocity, ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
+            self._count_from_here()
             try:
                 yield
             finally:
-                self._velocity = None
+                self._velocity = before
 
     def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
         if self._velocity is None:
@@ -122,6 +135,55 @@ class ComfyPolicy:
         for name, parameter in self._parameters.items():
             parameter.copy_(weights[name])
 
+    def set_checkpointing(self, setting: str) -> None:
+        """on, off or auto, from the next call on."""
+        self._checkpointing.on = self._auto if setting == "auto" else setting == "on"
+
+    def rows_that_fit(self, experience: Experience) -> Fit:
+        """How many rows of this experience one call takes on this policy's device. 0 where not even one fits; the message says why."""
+        self.set_checkpointing(experience.settings.checkpointing)
+        cost = self.row_cost(list(experience.states.shape[2:]), longest(experience.conditioning), experience.negative, experience.cfg)
+        return fit_of(self.patcher, self.parameters(), self.job, cost, experience, self._checkpointing.on)
+
+    def row_cost(self, shape: list[int], prompt: list, negative: list, cfg: float) -> RowCost:
+        """Memory of a row: estimated, or measured once where the network cannot run without numbers. Remembered."""
+        key = (tuple(shape), repr(signature([prompt, negative])), cfg == 1, self._checkpointing.on)
+        if key not in self._costs:
+            try:
+                with _kernels_with_backward():
+                    self._costs[key] = estimate(self.patcher, self._checkpointing, lambda twin: ModelVelocity(twin, [prompt], negative, cfg), shape)
+            except Exception as reason:
+                log.info("no estimate of the memory for %s (%s); measuring one row", type(self.patcher.model).__name__, reason)
+                with self.prompts([prompt], negative, cfg, [1 if cfg == 1 else 2, *shape]):
+                    self._costs[key] = measure(self.velocity, self.parameters(), shape)
+        return self._costs[key]
+
+    def peak_bytes(self) -> int | None:
+        """The most memory in use since the last ``prompts`` began, where the device can tell."""
+        device = self.patcher.load_device
+        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+    def _count_from_here(self) -> None:
+        if self.patcher.load_device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.patcher.load_device)
+
+    def park(self) -> None:
+        """All weights to RAM, so that a graphics card is free for others; the next ``prompts`` brings them back."""
+        if self.patcher.load_device != self.patcher.offload_device:
+            self.unload()
+
+    def unload(self) -> None:
+        """What ``park`` does, on any device."""
+        comfy.model_management.unload_all_models()
+        self._move_lora(self.patcher.offload_device)
+        comfy.model_management.soft_empty_cache()
+
+    @torch.no_grad()
+    def _move_lora(self, device: torch.device) -> None:
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(device)
+            parameter.grad = None if parameter.grad is None else parameter.grad.to(device)
+
     @contextmanager
     def base(self) -> Iterator[None]:
         lora.switch(self._module, on=False)
@@ -137,7 +199,7 @@ class ComfyPolicy:
 
     @contextmanager
     def checkpointed(self, on: bool | None) -> Iterator[None]:
-        """Inside it transformer blocks are computed again in backward, or their activations kept; None = as the policy has it."""
+        """Inside it transformer blocks are computed again in backward, or their activations kept; None = as it is."""
         before = self._checkpointing.on
         self._checkpointing.on = before if on is None else on
         try:

@@ -22,19 +22,23 @@ from ..lora import is_linear
 
 @dataclass
 class Switch:
-    """Something a policy turns on and off between calls."""
+    """Something that can be turned on and off while it is in use."""
 
     on: bool
 
 
 def prepare_gradients(module: nn.Module, checkpointing: Switch) -> None:
-    """Make the gradients of LoRA layers in ``module`` right, once and for its whole life. No output changes.
-
-    ``checkpointing`` on: keep only the inputs of transformer blocks and compute the blocks again in backward. Gradients
-    stay the same, forward and backward take about a third longer, and of each block only its inputs remain in memory.
-    Where ComfyUI casts weights for every call (fp8, weights in RAM), autograd would otherwise keep all the casts.
-    """
+    """Make the gradients of LoRA layers in ``module`` right, once and for its whole life. No output changes."""
     _copy_inputs(module)
+    checkpoint_blocks(module, checkpointing)
+
+
+def checkpoint_blocks(module: nn.Module, checkpointing: Switch) -> None:
+    """Where ``checkpointing`` is on at a call, keep only the inputs of transformer blocks and compute the blocks again in backward.
+
+    Gradients stay the same, forward and backward take about a third longer, and of each block only its inputs remain in
+    memory. Where ComfyUI casts weights for every call (fp8, weights in RAM), autograd would otherwise keep all the casts.
+    """
     for block in transformer_blocks(module):
         block.forward = _checkpointed(block.forward, checkpointing)
 
@@ -70,11 +74,11 @@ def _rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Ten
     return comfy.rmsnorm.rms_norm(x.clone() if saves_residual else x, weight, eps)
 
 
-def _checkpointed(forward: Callable[..., Any], switch: Switch) -> Callable[..., Any]:
-    """``forward``, computed again in backward from its inputs as they were, while ``switch`` is on."""
+def _checkpointed(forward: Callable[..., Any], checkpointing: Switch) -> Callable[..., Any]:
+    """``forward``, computed again in backward from its inputs as they were."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not (switch.on and torch.is_grad_enabled()):
+        if not (checkpointing.on and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         # The network goes on writing into transformer_options (block_index); backward must see what this block saw.
         kept = [dict(value) if isinstance(value, dict) else value for value in (*args, *kwargs.values())]

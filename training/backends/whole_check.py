@@ -15,9 +15,10 @@ from .. import lora
 from ..config import Job, Origin, UpdateSettings
 from ..core.schedule import Schedule
 from ..experience import Experience
+from ..optimiser import make_optimiser
 from ..rollout import rollout
 from ..selfcheck import Finding, Probe, examine, refusal, stirred, velocity
-from ..update import make_optimiser, update
+from ..update import update
 from .comfy import ComfyPolicy, ModelVelocity, ready
 from .made_up import made_up_prompt, made_up_states
 
