@@ -1,6 +1,65 @@
 """LoRAs that the graph already had on the base model, below the one that is trained."""
 
+import re
 from typing import Any
+
+import comfy.lora
+import comfy.lora_convert
+import comfy.sd
+import comfy.utils
+import folder_paths
+
+from ..base import LORA_KIND, UnfitBase
+
+_TEXT_ENCODER = re.compile(r"(lora_(prior_)?te\d*_|text_encoder|te\d?[._]).*")
+# where the name of a layer ends and that of its tensor begins, in every form that ComfyUI's loader reads
+_TENSOR = re.compile(r"_lora\.|\.(lora[._]|lokr_|hada_|oft_|[ab][12]\.|(alpha|dora_scale|diff|diff_b|w_norm|b_norm|rescale|reshape_weight|set_weight|weight|bias)$)")
+
+
+def put_loras(patcher: Any, loras: list[dict[str, Any]]) -> Any:
+    """A clone of ``patcher`` with the LoRAs of a base description, each at its strength, by ComfyUI's stock loader.
+
+    A LoRA whose file is gone, or that was made for another model, is a ``ValueError``.
+    """
+    for lora in loras:
+        path = folder_paths.get_full_path(LORA_KIND, lora["name"])
+        if path is None:
+            raise ValueError(f"the LoRA {lora['name']!r} is no longer in ComfyUI's {LORA_KIND!r} folders; put it back")
+        tensors = comfy.utils.load_torch_file(path, safe_load=True)
+        check_fit(patcher, lora["name"], tensors)
+        patcher = comfy.sd.load_lora_for_models(patcher, None, tensors, lora["strength"], 0)[0]
+    return patcher
+
+
+def check_fit(patcher: Any, name: str, tensors: dict[str, Any]) -> None:
+    """``UnfitBase`` unless every layer of a LoRA file exists in the model. Layers of text encoders do not count."""
+    tensors = comfy.lora_convert.convert_lora(tensors)
+    key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
+    patches = comfy.lora.load_lora(dict(tensors), key_map, log_missing=False)
+    layers = {_layer(key, key_map) for key in tensors if not _TEXT_ENCODER.match(key)}
+    known = {layer for layer in layers if _is_patched(key_map.get(layer), patches)}
+    if len(known) == len(layers) > 0:
+        return
+    model = type(patcher.model).__name__
+    if not known:
+        raise UnfitBase(f"the LoRA {name!r} does not fit this model ({model}): none of its layers exist there; take it out, or use the model it was made for")
+    missing = ", ".join(sorted(layers - known)[:3])
+    raise UnfitBase(f"the LoRA {name!r} fits this model ({model}) only in {len(known)} of {len(layers)} layers, not in {missing}; take it out, or use the model it was made for")
+
+
+def _layer(key: str, known: dict[str, Any]) -> str:
+    """The layer that a tensor of a LoRA file belongs to, under the file's own name for it."""
+    parts = key.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        layer = ".".join(parts[:end])
+        for candidate in (layer, layer.removesuffix("_lora")):
+            if candidate in known:
+                return candidate
+    return _TENSOR.split(key, maxsplit=1)[0]
+
+
+def _is_patched(weight: Any, patches: dict[Any, Any]) -> bool:
+    return weight is not None and (weight in patches or (isinstance(weight, str) and f"{weight.removesuffix('.weight')}.bias" in patches))
 
 
 def follow_layers(patcher: Any) -> None:
