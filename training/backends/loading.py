@@ -17,6 +17,7 @@ import comfy.model_sampling
 import comfy.sd
 import folder_paths
 import torch
+from safetensors import SafetensorError
 
 from ..base import UnfitBase, check_same, refuse_gguf
 from .stacking import put_loras
@@ -84,16 +85,22 @@ def load_model(kind: str, name: str, weight_dtype: str = "default") -> Any:
 
 
 def _load(kind: str, path: str, options: dict[str, Any]) -> Any | None:
-    """As ComfyUI loads it; None where it cannot tell what it is."""
+    """As ComfyUI loads it; None where it cannot tell what it is. Faults of the file, not of the machine, are an ``UnfitBase``."""
     try:
         if kind == "checkpoints":
             found = comfy.sd.load_checkpoint_guess_config(path, output_vae=False, output_clip=False, model_options=options)
             return None if found is None else found[0]
         return comfy.sd.load_diffusion_model(path, model_options=options)
-    except RuntimeError as error:
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         if "Could not detect model type" in str(error):
             return None
-        raise
+        if isinstance(error, RuntimeError) and "loading state_dict" not in str(error):
+            raise  # too little memory, a fault of the graphics card
+        raise UnfitBase(f"ComfyUI cannot load {Path(path).name!r}, which is damaged or of a kind it does not know ({_short(error)}); download it again, or update ComfyUI") from error
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 @contextmanager
