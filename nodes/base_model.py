@@ -10,7 +10,7 @@ from ..training.backends.loading import DTYPES, load_model
 from ..training.backends.stacking import put_loras
 from ..training.base import LORA_KIND, describe, describe_lora, refuse_gguf
 from .convert import attached_base, bare, foreign_patches, with_base
-from .graph_reading import Chain, read_chain
+from .graph_reading import CannotSee, Chain, read_chain
 from .sockets import CATEGORY
 
 CHECKPOINT = "checkpoints/"  # prefix of checkpoint names in the list
@@ -56,13 +56,17 @@ def find(kind: str, name: str) -> Path:
 def base_of(model: Any, node: Any) -> dict[str, Any]:
     """The base model behind the input ``model`` of the running ``node``, as in Job.base.
 
-    What Base Model or Demo Model wrote on the MODEL is taken as it is. Behind a stock loader, or with other LoRAs on the
-    model, the graph is read; what it says must explain every weight patch. Otherwise a ``ValueError`` names the node or file.
+    The file is what Base Model or Demo Model wrote on the MODEL, or the stock loader's in the graph; LoRAs are read in the
+    graph and must explain every weight patch. Otherwise a ``ValueError`` names the node or file. A node that cannot be seen
+    through does no harm where the MODEL tells its file and carries no other patches.
     """
     base, foreign = attached_base(model), foreign_patches(model)
-    if base is not None and not foreign:
+    try:
+        chain = read_chain(node.hidden.prompt, node.hidden.unique_id)
+    except CannotSee:
+        if base is None or foreign:
+            raise
         return base
-    chain = read_chain(node.hidden.prompt, node.hidden.unique_id)
     base = base or described(chain)
     loras = [describe_lora(name, find(LORA_KIND, name), strength) for name, strength in chain.loras]
     if foreign_patches(put_loras(bare(model), loras)) != foreign:

@@ -25,6 +25,10 @@ SEE_THROUGH = (
 REMEDY = "Between loader and sampler use Load LoRA, ModelSampling nodes and Live LoRA only, and load with Base Model, Load Diffusion Model or Load Checkpoint"
 
 
+class CannotSee(ValueError):
+    """The graph does not tell; the message names the node and the remedy."""
+
+
 @dataclass(frozen=True)
 class Chain:
     """A loader's file and the LoRAs that follow it."""
@@ -38,7 +42,7 @@ class Chain:
 
 
 def read_chain(prompt: Prompt | None, id: str) -> Chain:
-    """The chain behind the input ``model`` of node ``id``; a node it cannot see through is a ``ValueError`` that names it."""
+    """The chain behind the input ``model`` of node ``id``; a node it cannot see through is ``CannotSee``."""
     loras: list[tuple[str, float]] = []
     id = _source(prompt or {}, id)
     while (node := prompt[id])["class_type"] not in (*LOADERS, *OUR_LOADERS):
@@ -47,9 +51,9 @@ def read_chain(prompt: Prompt | None, id: str) -> Chain:
             strength = float(_widget(node, id, "strength_model"))
             loras += [(_widget(node, id, "lora_name"), strength)] if strength else []
         elif kind.startswith("UnetLoaderGGUF"):
-            raise ValueError(f"{_called(node, id)} loads a GGUF file, whose weights cannot be trained on; take the model's .safetensors file with Load Diffusion Model (fp8 is about as small)")
+            raise CannotSee(f"{_called(node, id)} loads a GGUF file, whose weights cannot be trained on; take the model's .safetensors file with Load Diffusion Model (fp8 is about as small)")
         elif kind not in SEE_THROUGH:
-            raise ValueError(f"cannot see through {_called(node, id)}: it may change the model's weights, and the trainer could not repeat that. {REMEDY}")
+            raise CannotSee(f"cannot see through {_called(node, id)}: it may change the model's weights, and the trainer could not repeat that. {REMEDY}")
         id = _source(prompt, id)
     return _chain(node, id, tuple(reversed(loras)))
 
@@ -67,14 +71,14 @@ def _source(prompt: Prompt, id: str) -> str:
     link = prompt.get(id, {}).get("inputs", {}).get("model")
     if not _is_link(link) or link[0] not in prompt:
         where = _called(prompt[id], id) if id in prompt else f"node {id}"
-        raise ValueError(f"cannot see where the model of {where} comes from: the graph as it was queued does not say so. {REMEDY}")
+        raise CannotSee(f"cannot see where the model of {where} comes from: the graph as it was queued does not say so. {REMEDY}")
     return link[0]
 
 
 def _widget(node: dict[str, Any], id: str, name: str) -> Any:
     value = node["inputs"].get(name)
     if value is None or _is_link(value):
-        raise ValueError(f"{name} of {_called(node, id)} comes from another node, so the trainer cannot know it; choose it in the widget")
+        raise CannotSee(f"{name} of {_called(node, id)} comes from another node, so the trainer cannot know it; choose it in the widget")
     return value
 
 
