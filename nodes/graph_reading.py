@@ -1,8 +1,7 @@
-"""Which file and which LoRAs stand behind a MODEL, read from the graph that runs.
+"""Which file and which LoRAs stand behind a MODEL, read from the graph that runs: pure functions over the prompt."""
 
-Pure functions over the prompt as the server has it: {node id: {"class_type", "inputs", "_meta": {"title"}}}, where an input
-is a widget's value or the link [node id, output]. Nodes inside a subgraph have ids such as "12:3".
-"""
+# The prompt as the server has it: {node id: {"class_type", "inputs", "_meta": {"title"}}}, where an input is a widget's value
+# or the link [node id, output]. Nodes inside a subgraph have ids such as "12:3".
 
 from dataclasses import dataclass
 from typing import Any

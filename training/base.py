@@ -15,15 +15,14 @@ class UnfitBase(ValueError):
 
 
 def describe(kind: str, name: str, path: Path, weight_dtype: str = "default") -> dict[str, Any]:
-    """{kind, name, size in bytes, sha256 of the file's header and end}, and weight_dtype unless it is "default".
-
-    Enough to notice another file under the same name. A base with LoRAs on it has {"loras": [describe_lora(...), ...]} besides.
-    """
+    """Kind and name of a file, its size in bytes and its digest: enough to notice another file under the same name."""
+    # {"kind", "name", "size", "sha256"}, and "weight_dtype" unless it is "default"; "loras" lists describe_lora(...) where there are some
     return {"kind": kind, **_file(name, path), **({} if weight_dtype == "default" else {"weight_dtype": weight_dtype})}
 
 
 def describe_lora(name: str, path: Path, strength: float) -> dict[str, Any]:
-    """{name, size, sha256, strength} of a LoRA that the graph has on the base model besides the trained one."""
+    """A LoRA that the graph has on the base model besides the trained one."""
+    # {"name", "size", "sha256", "strength"}
     return {**_file(name, path), "strength": float(strength)}
 
 

@@ -11,9 +11,10 @@ import folder_paths
 
 from ..base import LORA_KIND, UnfitBase
 
-_TEXT_ENCODER = re.compile(r"(lora_(prior_)?te\d*_|text_encoder|te\d?[._]).*")
-# where the name of a layer ends and that of its tensor begins, in every form that ComfyUI's loader reads
-_TENSOR = re.compile(r"_lora\.|\.(lora[._]|lokr_|hada_|oft_|[ab][12]\.|(alpha|dora_scale|diff|diff_b|w_norm|b_norm|rescale|reshape_weight|set_weight|weight|bias)$)")
+_TEXT_ENCODER = r"lora_(prior_)?te\d*_|text_encoder|te\d?[._]"
+# Where the name of a layer ends and that of its tensor begins, in every form that ComfyUI's loader reads.
+_TENSOR = r"_lora\.|\.(lora[._]|lokr_|hada_|oft_|[ab][12]\.)"
+_WHOLE = ("alpha", "dora_scale", "diff", "diff_b", "w_norm", "b_norm", "rescale", "reshape_weight", "set_weight", "weight", "bias")
 
 
 def put_loras(patcher: Any, loras: list[dict[str, Any]]) -> Any:
@@ -36,7 +37,7 @@ def check_fit(patcher: Any, name: str, tensors: dict[str, Any]) -> None:
     tensors = comfy.lora_convert.convert_lora(tensors)
     key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
     patches = comfy.lora.load_lora(dict(tensors), key_map, log_missing=False)
-    layers = {_layer(key, key_map) for key in tensors if not _TEXT_ENCODER.match(key)}
+    layers = {_layer(key, key_map) for key in tensors if not re.match(_TEXT_ENCODER, key)}
     known = {layer for layer in layers if _is_patched(key_map.get(layer), patches)}
     if len(known) == len(layers) > 0:
         return
@@ -55,7 +56,8 @@ def _layer(key: str, known: dict[str, Any]) -> str:
         for candidate in (layer, layer.removesuffix("_lora")):
             if candidate in known:
                 return candidate
-    return _TENSOR.split(key, maxsplit=1)[0]
+    layer = re.split(_TENSOR, key, maxsplit=1)[0]
+    return ".".join(parts[:-1]) if layer == key and parts[-1] in _WHOLE else layer
 
 
 def _is_patched(weight: Any, patches: dict[Any, Any]) -> bool:
