@@ -6,7 +6,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from stepwise_grpo.tests.nodes.graphs import add, change, find, first_loop, insert, note, version_by_hand
+from stepwise_grpo.tests.nodes.graphs import FLOW, add, change, find, first_loop, insert, note, version_by_hand
 from stepwise_grpo.tools.server import ComfyError
 from stepwise_grpo.training.job import write_whole
 
@@ -51,7 +51,9 @@ def lora(server, graph, tensors, **widgets):
 
 
 def layers(*names):
-    return {f"diffusion_model.{name}.lora_{x}.weight": torch.zeros(*shape) for name in names for x, shape in (("A", (2, 96)), ("B", (288, 2)))}
+    """Of the size of the demo model's attention."""
+    ((rows, columns),) = {w.shape for name, w in safetensors.torch.load_file(FLOW).items() if name.endswith("attn.qkv.weight")}
+    return {f"diffusion_model.{name}.lora_{x}.weight": torch.zeros(*shape) for name in names for x, shape in (("A", (2, columns)), ("B", (rows, 2)))}
 
 
 def lora_of_another_model(server, graph):

@@ -138,7 +138,7 @@ def test_the_trained_lora_lies_on_them_and_its_file_says_so_alone(bench, loading
 
 def test_a_lora_of_another_model_is_refused_by_name(bench, loading, models):
     path = lora_file(models, "flux style.safetensors", {f"transformer.single_transformer_blocks.0.attn.to_q.lora_{x}.weight": torch.zeros(2, 2) for x in "AB"})
-    with pytest.raises(UnfitBase, match=r"the LoRA 'flux style.safetensors' does not fit this model \(SD3\): none of its layers exist there; take it out"):
+    with pytest.raises(UnfitBase, match=r"the LoRA 'flux style.safetensors' does not fit this model \(SD3\): none of its layers exist there, or not in that size; take it out"):
         bench.backend.open_policy(Job(base=base_with(bench, (path, 1.0)), rank=4))
 
 
@@ -147,6 +147,14 @@ def test_a_lora_that_fits_only_in_part_is_refused_with_the_count(style, bench, l
     layers = (LAYER, LAYER.replace("0", "1"), LAYER.replace("0", "7"))
     path = lora_file(models, f"larger {style}.safetensors", tensors_of_lora(style, layers))
     with pytest.raises(UnfitBase, match=rf"'larger {style}.safetensors' fits this model \(SD3\) only in 2 of 3 layers, not in .*blocks.7"):
+        bench.backend.open_policy(Job(base=base_with(bench, (path, 1.0)), rank=4))
+
+
+def test_a_lora_for_another_size_of_the_same_kind_of_model_is_refused(bench, loading, models):
+    """Its layers have the same names; ComfyUI logs an error for each and leaves the weight as it is."""
+    tensors = {name: tensor[:, :64].contiguous() if "lora_A" in name else tensor for name, tensor in tensors_of_lora().items()}
+    path = lora_file(models, "small.safetensors", tensors)
+    with pytest.raises(UnfitBase, match=r"the LoRA 'small.safetensors' does not fit this model \(SD3\): none of its layers exist there, or not in that size"):
         bench.backend.open_policy(Job(base=base_with(bench, (path, 1.0)), rank=4))
 
 
