@@ -68,7 +68,7 @@ def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:
     if not trajectory.schedule.stochastic:
         raise ValueError("no step of the trajectory is random, so there is nothing to learn: raise eta above 0 in Stepwise SDE Sampler")
     if trajectory.base is None:
-        raise ValueError("the trainer cannot tell which file this model came from: load it with Base Model or Demo Model")
+        raise ValueError("the trainer cannot tell which file this model came from: load it with Base Model, Demo Model, Load Diffusion Model or Load Checkpoint")
     if origin.loras > 1:
         raise ValueError("the model went through two Live LoRA nodes; keep one")
     if origin.ema:

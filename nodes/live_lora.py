@@ -26,7 +26,7 @@ class LiveLoRA(io.ComfyNode):
             category=CATEGORY,
             description="Puts the LoRA that a run is training on the model. With version -1 every Queue takes the newest one, without a refresh or a restart.",
             inputs=[
-                io.Model.Input("model", tooltip="From Base Model or Demo Model."),
+                io.Model.Input("model", tooltip="From Base Model, Demo Model or a stock loader. Load LoRA nodes may stand before or behind this node."),
                 io.String.Input("run_name", default="my_first_run", tooltip="The run whose LoRA to use: the same name as in GRPO LoRA Trainer. A run that has no version yet leaves the model as it is."),
                 io.Int.Input("version", default=NEWEST, min=NEWEST, max=999999, tooltip="-1 = the newest version, 0 = the model without LoRA, otherwise that version: all are kept."),
                 io.Float.Input("strength", default=1.0, min=-4.0, max=4.0, step=0.05, round=0.01, tooltip="Strength of the LoRA. Must be 1 for training; other values are for looking."),

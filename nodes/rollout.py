@@ -11,6 +11,7 @@ from ..training.core.transitions import LAWS, resolve_eta
 from ..training.rollout import rollout
 from ..training.trajectory import Trajectory
 from . import convert
+from .base_model import base_of
 from .contact_sheet import contact_sheet
 from .progress import Progress
 from .sockets import CATEGORY, MAX_SEED
@@ -33,7 +34,7 @@ class StepwiseSDESampler(io.ComfyNode):
                 TrajectorySocket.Output("trajectory", display_name="TRAJECTORY", tooltip="Every state of every picture on its way from noise. For Tweedie Preview & Reward and GRPO LoRA Trainer."),
                 io.Latent.Output("latent", display_name="LATENT", tooltip="The finished latents, one group after the other, for VAE Decode."),
             ],
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
         )
 
     @classmethod
@@ -73,7 +74,7 @@ def roll_out(node: Any, model: Any, positive: list, negative: list, latent: dict
     if group_size < 2:
         raise ValueError(f"group_size must be at least 2, because the pictures of a group are compared with each other; got {group_size}")
     prompts, negative = convert.prompts_of(positive), checked(negative, "negative")
-    shape = convert.latent_shape(model, latent)
+    shape, base = convert.latent_shape(model, latent), base_of(model, node)
     calls = len(prompts) + (schedule.steps - 1) * len(prompts) * group_size
     progress = Progress(node, calls)
     progress.announce(f"{len(prompts)} prompts x {group_size} pictures x {schedule.steps} steps: {calls} network rows")
@@ -84,7 +85,7 @@ def roll_out(node: Any, model: Any, positive: list, negative: list, latent: dict
     path = rollout(velocity, schedule, [prompt.index for prompt in prompts], group_size, shape, seed, sheet)
     seconds = time.perf_counter() - start
     progress.announce(f"{len(prompts) * group_size} pictures in {seconds:.1f} s ({calls} network rows)")
-    return Trajectory(path.states, path.velocities, schedule, prompts, negative, cfg, seed, convert.origin_of(model), convert.base_of(model), path.evaluations, seconds)
+    return Trajectory(path.states, path.velocities, schedule, prompts, negative, cfg, seed, convert.origin_of(model), base, path.evaluations, seconds)
 
 
 NODES = [StepwiseSDESampler]

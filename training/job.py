@@ -100,8 +100,7 @@ class RunFolder:
         for key in sorted({*known, *job}):
             if known.get(key) != job.get(key):
                 if key == "base":
-                    name = known["base"].get("name", "the demo model")
-                    raise ValueError(f"run {self.name!r} was started with the base model {name!r}; this graph has another one, or the file has changed. Put it back, or choose another run name for a new run.")
+                    raise ValueError(f"run {self.name!r} was started with {_other_base(known['base'], job['base'])}. Put it back, or choose another run name for a new run.")
                 raise ValueError(
                     f"run {self.name!r} was started with {key} = {known.get(key)!r}; this graph says {job.get(key)!r}. "
                     f"Set {key} back, or choose another run name for a new run."
@@ -190,6 +189,17 @@ class RunFolder:
         """Whether a trainer wrote its heartbeat for this output folder during the last ``within`` seconds."""
         status = read_json(self.output / FOLDER / "trainer.json")
         return status is not None and not status.get("stopped") and time.time() - status.get("at", 0) < within
+
+
+def _other_base(known: dict[str, Any], new: dict[str, Any]) -> str:
+    """What the base model of a run was and what differs now: the LoRAs on it, its precision, or the model itself."""
+    optional = ("loras", "weight_dtype")
+    if any(known.get(key) != new.get(key) for key in {*known, *new} - {*optional}):
+        return f"the base model {known.get('name', 'the demo model')!r}; this graph has another one, or the file has changed"
+    if known.get("weight_dtype") != new.get("weight_dtype"):
+        return f"weight_dtype = {known.get('weight_dtype', 'default')}; this graph says {new.get('weight_dtype', 'default')}"
+    before, now = (", ".join(f"{lora['name']!r} at {lora['strength']:g}" for lora in base.get("loras", ())) or "none" for base in (known, new))
+    return f"other LoRAs on the base model: {before}; this graph has {now if now != before else 'the same, but a file has changed'}"
 
 
 def all_runs(output: Path) -> list[RunFolder]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from .base import UnfitBase
 from .config import Job
 from .experience import NewerFormat, UnreadableExperience
 from .heartbeat import Heartbeat
@@ -65,7 +66,7 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     """Train on an experience, or put it aside with the reason when it can never be trained on."""
     try:
         trainer.take(folder, path)
-    except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
+    except (RefusedExperience, UnreadableExperience, NewerFormat, UnfitBase) as error:
         set_aside(folder, path, "rejected", error)
     except DroppedExperience as error:
         set_aside(folder, path, "dropped", error)

@@ -33,7 +33,7 @@ class Trajectory:
     seed: int
     origin: Origin
     base: dict[str, Any] | None
-    """The base model as in Job.base, or None when no Base Model node told it."""
+    """The base model as in Job.base, or None when nobody told it."""
     evaluations: int
     """Rows that went through the network to make it."""
     seconds: float = 0.0

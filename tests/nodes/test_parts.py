@@ -144,3 +144,14 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_queued(tmp_path, monkeypatch
     with pytest.raises(RuntimeError, match="no space left on the disk"):
         handover.hand_over(Node, trajectory, earned, "full", WIDGETS, True)
     assert json.loads((tmp_path / "stepwise_grpo" / "full" / "job.json").read_text())["base"] == {"kind": "demo"}
+
+
+def test_a_trajectory_of_a_model_that_nobody_told_is_not_trained(tmp_path):
+    from stepwise_grpo.nodes import handover
+    from stepwise_grpo.training.config import Origin
+    from stepwise_grpo.training.trajectory import Trajectory
+
+    earned, states = credit(1, 2, 3, "ddim"), torch.zeros(4, 2, 1)
+    trajectory = Trajectory(states, states[1:], earned.schedule, (None,), [], 1.0, 0, Origin(), None, 1)
+    with pytest.raises(ValueError, match="which file this model came from: load it with Base Model, Demo Model, Load Diffusion Model or Load Checkpoint"):
+        handover.check(trajectory, earned, handover.RunFolder(tmp_path, "r"))

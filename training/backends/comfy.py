@@ -245,7 +245,4 @@ def open_policy(job: Job, checkpoint: bool | None = None) -> ComfyPolicy:
 
     Loaded outside inference mode: inference tensors cannot take part in backward."""
     with torch.inference_mode(False):
-        patcher = load_base(job.base)
-        if patcher is None:
-            raise ValueError(f"ComfyUI could not tell what kind of model {job.base.get('name')!r} is")
-        return ComfyPolicy(patcher, job, job.base["kind"] != "demo" if checkpoint is None else checkpoint)
+        return ComfyPolicy(load_base(job.base), job, job.base["kind"] != "demo" if checkpoint is None else checkpoint)
