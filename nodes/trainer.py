@@ -7,7 +7,7 @@ from comfy_api.latest import io, ui
 
 from ..training.config import CHECKPOINTING, OPTIMISERS
 from ..training.job import check_run_name
-from ..training.lora import TARGETS
+from ..training.lora import TARGETS, check_pattern
 from ..training.trajectory import Credit as CreditData
 from ..training.trajectory import Trajectory as TrajectoryData
 from .handover import hand_over
@@ -33,8 +33,9 @@ class GRPOLoRATrainer(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, run_name: str | None) -> bool | str:
+    def validate_inputs(cls, run_name: str | None, target_pattern: str | None = "") -> bool | str:
         try:
+            check_pattern(target_pattern or "")
             return run_name is None or bool(check_run_name(run_name))
         except ValueError as error:
             return str(error)

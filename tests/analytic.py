@@ -82,6 +82,9 @@ class AnalyticPolicy:
     def weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
+    def first_weights(self) -> dict[str, Tensor]:
+        return lora.first_weights(self._parameters, self.job)
+
     @torch.no_grad()
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         if weights.keys() != self._parameters.keys():

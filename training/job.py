@@ -18,6 +18,7 @@ from typing import Any
 FOLDER = "stepwise_grpo"
 _NAME = r"[\w][\w .+-]{0,62}[\w+-]|[\w]"
 _RESERVED = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}  # on Windows
+WIDGETS = {"pattern": "target_pattern", "start": "start_from (in Live LoRA)"}  # settings of a job that have another name in the graph
 _OURS = {"trainer.json", "trainer.lock", "comfyui.json"}  # files that lie beside the runs
 
 
@@ -102,9 +103,10 @@ class RunFolder:
                 if key == "base":
                     name = known["base"].get("name", "the demo model")
                     raise ValueError(f"run {self.name!r} was started with the base model {name!r}; this graph has another one, or the file has changed. Put it back, or choose another run name for a new run.")
+                widget, shown = WIDGETS.get(key, key), lambda value: value["name"] if isinstance(value, dict) else repr(value)
                 raise ValueError(
-                    f"run {self.name!r} was started with {key} = {known.get(key)!r}; this graph says {job.get(key)!r}. "
-                    f"Set {key} back, or choose another run name for a new run."
+                    f"run {self.name!r} was started with {widget} = {shown(known.get(key))}; this graph says {shown(job.get(key))}. "
+                    f"Set {widget} back, or choose another run name for a new run."
                 )
 
     def queue(self, experience: bytes) -> str:

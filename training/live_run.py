@@ -38,13 +38,13 @@ class LiveRun:
         self.restore()
 
     def restore(self) -> None:
-        """Go to the last committed version: weights, optimiser, EMA, bit for bit. Version 0 is the untouched base."""
+        """Go to the last committed version: weights, optimiser, EMA, bit for bit. Version 0 is what the policy begins with."""
         latest = self.folder.latest()
         self.version = 0 if latest is None else latest["version"]
         self.digest = "" if latest is None else latest["digest"]
         self.optimiser, self.ema = None, None
         if latest is None:
-            self.policy.set_weights(lora.first_weights(self.policy.weights(), self.job))
+            self.policy.set_weights(self.policy.first_weights())
             return
         self._load_state(retry_sharing(self._state_file(self.version).read_bytes))
 
@@ -90,7 +90,7 @@ class LiveRun:
                 raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
             return None
         if e.origin.version == 0:
-            return lora.first_weights(self.policy.weights(), self.job)
+            return self.policy.first_weights()
         try:
             data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
         except FileNotFoundError:

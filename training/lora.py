@@ -30,14 +30,40 @@ TARGETS = {
 }
 
 
-def target_layers(module: nn.Module, targets: str) -> list[str]:
-    """Paths of the Linear layers that the preset ``targets`` means, sorted."""
+class UnfitSettings(ValueError):
+    """Settings of a run that its base model cannot meet; the message names the widget and the remedy."""
+
+
+def target_layers(module: nn.Module, targets: str, pattern: str = "") -> list[str]:
+    """Paths of the Linear layers that get a LoRA, sorted: those that ``pattern`` matches whole, without one those of the preset ``targets``."""
+    if pattern:
+        return _layers_by_pattern(module, pattern)
     if targets not in TARGETS:
-        raise ValueError(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
+        raise UnfitSettings(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
     names = [name for name, layer in module.named_modules() if is_linear(layer) and re.fullmatch(TARGETS[targets], name)]
     if not names:
-        raise ValueError(f"this model has no linear layer that the targets {targets!r} mean")
+        raise UnfitSettings(f"this model has no linear layer that the targets {targets!r} mean")
     return sorted(names)
+
+
+def check_pattern(pattern: str) -> re.Pattern:
+    """The pattern, or ``UnfitSettings`` where it is no regular expression."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UnfitSettings(f"target_pattern {pattern!r} is not a regular expression: {error}") from None
+
+
+def _layers_by_pattern(module: nn.Module, pattern: str) -> list[str]:
+    expression = check_pattern(pattern)
+    linear = sorted(name for name, layer in module.named_modules() if is_linear(layer))
+    names = [name for name in linear if expression.fullmatch(name)]
+    if not names:
+        others = [name for name, _ in module.named_modules() if name and expression.fullmatch(name)]
+        found = f"matches no linear layer, only {', '.join(others[:2])}" if others else "matches no layer"
+        examples = ", ".join(linear[:: max(1, len(linear) // 3)][:3])
+        raise UnfitSettings(f"target_pattern {pattern!r} {found} of this model. It must match whole paths of linear layers, such as {examples}")
+    return names
 
 
 def is_linear(layer: nn.Module) -> bool:
@@ -45,12 +71,17 @@ def is_linear(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear) or type(layer).__name__ == "Linear"
 
 
+def linear_shapes(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """(out, in) of all linear layers by path. Call it before LoRA layers are in."""
+    return {name: (layer.out_features, layer.in_features) for name, layer in module.named_modules() if is_linear(layer)}
+
+
 def inject(module: nn.Module, job: Job) -> None:
     """Put a LoRA on the target layers: fp32 whatever the base is, A random by ``job.seed``, B zero, so nothing changes yet."""
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.lora import Linear
 
-    names = target_layers(module, job.targets)
+    names = target_layers(module, job.targets, job.pattern)
     module.requires_grad_(False)
     pattern = "|".join(re.escape(name) for name in names)
     config = LoraConfig(r=job.rank, lora_alpha=job.alpha, target_modules=f"({pattern})", lora_dropout=0.0, bias="none")

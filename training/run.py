@@ -20,6 +20,7 @@ from .experience import NewerFormat, UnreadableExperience
 from .heartbeat import Heartbeat
 from .job import FOLDER, RunFolder, all_runs, read_json
 from .live_run import DroppedExperience, LiveRun, open_run
+from .lora import UnfitSettings
 from .update import RefusedExperience
 
 log = logging.getLogger("stepwise_grpo")
@@ -65,7 +66,7 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     """Train on an experience, or put it aside with the reason when it can never be trained on."""
     try:
         trainer.take(folder, path)
-    except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
+    except (RefusedExperience, UnreadableExperience, NewerFormat, UnfitSettings) as error:
         set_aside(folder, path, "rejected", error)
     except DroppedExperience as error:
         set_aside(folder, path, "dropped", error)

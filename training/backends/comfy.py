@@ -23,6 +23,7 @@ from .. import lora
 from ..conditioning import ConditioningBatcher
 from ..config import Job
 from .gradients import prepare_gradients
+from .lora_files import start_weights
 from .stacking import follow_layers
 
 
@@ -83,11 +84,14 @@ class ComfyPolicy:
         check_flow_matching(patcher)
         self.patcher, self.job = patcher, job
         self._key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
+        shapes = lora.linear_shapes(self._module)
         prepare_gradients(self._module, checkpoint)
         lora.inject(self._module, job)
         follow_layers(patcher)
         self._parameters = lora.tensors(self._module)
         self._velocity: ModelVelocity | None = None
+        self._start = start_weights(job, self._parameters, self._key_map, shapes) if job.start else None
+        self.set_weights(self.first_weights())
 
     @property
     def _module(self) -> nn.Module:
@@ -114,6 +118,10 @@ class ComfyPolicy:
     def weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
 
+    def first_weights(self) -> dict[str, Tensor]:
+        """Version 0: a fresh LoRA, or the one the run started from."""
+        return lora.first_weights(self._parameters, self.job) if self._start is None else {name: w.clone() for name, w in self._start.items()}
+
     @torch.no_grad()
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         if weights.keys() != self._parameters.keys():
@@ -123,11 +131,18 @@ class ComfyPolicy:
 
     @contextmanager
     def base(self) -> Iterator[None]:
-        lora.switch(self._module, on=False)
+        current = self.weights() if self._start is not None else None
+        if current is None:
+            lora.switch(self._module, on=False)
+        else:
+            self.set_weights(self._start)
         try:
             yield
         finally:
-            lora.switch(self._module, on=True)
+            if current is None:
+                lora.switch(self._module, on=True)
+            else:
+                self.set_weights(current)
 
     @contextmanager
     def training(self) -> Iterator[None]:
