@@ -66,7 +66,9 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     """Train on an experience, or put it aside with the reason when it can never be trained on."""
     try:
         trainer.take(folder, path)
-    except (RefusedExperience, UnreadableExperience, NewerFormat, UnfitSettings) as error:
+    except UnfitSettings as error:
+        set_aside(folder, path, "rejected", UnfitSettings(f"{error}. Then choose another run_name: this run keeps its settings"))
+    except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
         set_aside(folder, path, "rejected", error)
     except DroppedExperience as error:
         set_aside(folder, path, "dropped", error)

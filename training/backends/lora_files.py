@@ -104,5 +104,5 @@ def start_weights(job: Job, like: dict[str, Tensor], key_map: dict[str, Any], sh
             weights[f"{layer}.lora_A.weight"][: len(down)] = down
             weights[f"{layer}.lora_B.weight"][:, : len(down)] = up * (job.rank / job.alpha)
     except UnfitSettings as error:
-        raise UnfitSettings(f"start_from: this run cannot start from the LoRA {name!r}: {error}. Then choose another run_name") from None
+        raise UnfitSettings(f"start_from: this run cannot start from the LoRA {name!r}: {error}") from None
     return weights
