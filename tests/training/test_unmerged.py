@@ -4,10 +4,15 @@ import pytest
 import safetensors.torch
 import torch
 
-from stepwise_grpo.tests.bench import Bench, learnt
-from stepwise_grpo.tests.training.test_architectures import FP8, backend, bench, checkpoints, each, figure, precisions  # noqa: F401 - fixtures
+from stepwise_grpo.tests.architectures import ARCHITECTURES
+from stepwise_grpo.tests.bench import learnt
 from stepwise_grpo.training import lora
 
+FP8 = torch.float8_e4m3fn
+each = pytest.mark.parametrize("bench", ARCHITECTURES, indirect=True)
+precisions = pytest.mark.parametrize(
+    "dtype, scaled", [(torch.bfloat16, ""), (FP8, ""), (FP8, "marked"), (FP8, "described")], ids=["bf16", "fp8", "scaled_fp8", "quantised_layers"]
+)
 sd3_and_flux = pytest.mark.parametrize("bench", ["sd3", "flux"], indirect=True)
 
 
