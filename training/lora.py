@@ -145,10 +145,10 @@ def save(weights: dict[str, Tensor], job: Job, about: dict[str, Any]) -> bytes:
         "modelspec.title": f"{about.get('run', '')} v{about.get('version', 0)}",
         "modelspec.implementation": "stepwise-flow-grpo",
     }
-    return _sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha), meta))
+    return sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha), meta))
 
 
-def _sorted_metadata(data: bytes) -> bytes:
+def sorted_metadata(data: bytes) -> bytes:
     """safetensors writes metadata in random order; here the same weights must give the same bytes, hence the same digest."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
@@ -156,6 +156,11 @@ def _sorted_metadata(data: bytes) -> bytes:
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def metadata_of(data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file's bytes."""
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
 
 
 def load(data: bytes) -> dict[str, Tensor]:

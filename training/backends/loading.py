@@ -35,17 +35,25 @@ def check_flow_matching(patcher: Any) -> None:
         raise ValueError("this model mixes noise and picture in its own way (noise scale), which the transition laws do not cover")
 
 
-def load_base(base: dict[str, Any]) -> Any:
-    """A fresh ModelPatcher of a job's base model; a missing or replaced file is a ``ValueError``."""
+def find_base(base: dict[str, Any]) -> Path | None:
+    """The file of a job's base model, None for the demo model; a missing or replaced file is a ``ValueError``."""
     if base["kind"] == "demo":
+        return None
+    path = folder_paths.get_full_path(base["kind"], base["name"])
+    check_same(base, None if path is None else Path(path))
+    return Path(path)
+
+
+def load_base(base: dict[str, Any]) -> Any:
+    """A fresh ModelPatcher of a job's base model."""
+    path = find_base(base)
+    if path is None:
         from ...demo.comfy_model import load_demo_model
 
         return load_demo_model()
-    path = folder_paths.get_full_path(base["kind"], base["name"])
-    check_same(base, None if path is None else Path(path))
     if base["kind"] == "checkpoints":
-        return comfy.sd.load_checkpoint_guess_config(path, output_vae=False, output_clip=False)[0]
-    return comfy.sd.load_diffusion_model(path)
+        return comfy.sd.load_checkpoint_guess_config(str(path), output_vae=False, output_clip=False)[0]
+    return comfy.sd.load_diffusion_model(str(path))
 
 
 def set_model_folders(folders: dict[str, list[str]]) -> None:
