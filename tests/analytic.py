@@ -42,6 +42,8 @@ def exact_velocity(x: Tensor, t: Tensor, mu: Tensor) -> Tensor:
 class AnalyticPolicy:
     """``training.policy.Policy`` and what LiveRun needs of ``ComfyPolicy``. ``calls`` and ``rows`` count network use."""
 
+    model_class = "Analytic"
+
     def __init__(self, job: Job = JOB) -> None:
         self.job, self.calls, self.rows = job, 0, 0
         shapes = {"A": (job.rank, FEATURES), "B": (SIZE, job.rank)}

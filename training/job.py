@@ -4,7 +4,7 @@ Nodes write job.json and inbox/; the trainer writes everything else. Every file 
 """
 
 # <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/
-# <output>/loras/stepwise_grpo/<run>/v000012.safetensors
+# <output>/loras/stepwise_grpo/<run>/v000012.safetensors  v000012.png
 
 import hashlib
 import json
@@ -131,6 +131,10 @@ class RunFolder:
 
     def version_file(self, version: int, ema: bool = False) -> Path:
         return self.loras / f"v{version:06d}{'_ema' if ema else ''}.safetensors"
+
+    def picture_file(self, version: int) -> Path:
+        """Beside the version and of the same name, as LoRA managers look for it."""
+        return self.version_file(version).with_suffix(".png")
 
     def lora_name(self, version: int) -> str:
         """The name under which ComfyUI's stock loaders list the file, with this system's separator as they do."""

@@ -1,6 +1,6 @@
 """One run in the trainer's hands: its weights, optimiser and version, and the order in which an update is committed.
 
-Commit: version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
+Commit: picture, version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
 leaves the old version in force and the experience queued, and doing the update again gives the same bits. After it the
 experience is known by its id and only removed.
 """
@@ -19,6 +19,7 @@ from . import lora
 from .config import Job, from_json
 from .experience import Experience, unpack
 from .job import RunFolder, digest_of, retry_sharing, write_whole
+from .picture import png
 from .update import RefusedExperience, make_optimiser, update
 
 STALENESS_LIMIT = 2  # versions
@@ -108,7 +109,7 @@ class LiveRun:
 
     def _commit(self, e: Experience, metrics: dict[str, Any], id: str) -> dict[str, Any]:
         version, weights = self.version + 1, self.policy.weights()
-        about = {"run": self.folder.name, "version": version, "prompts": e.texts}
+        about = {"run": self.folder.name, "version": version, "prompts": e.texts, "model": self.policy.model_class}
         matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha))
         if matched != total:
             self.restore()
@@ -119,6 +120,8 @@ class LiveRun:
             raise RefusedExperience("its rewards or metrics are too large to be numbers")
         data = lora.save(weights, self.job, about)
         keep_foreign(self.folder.version_file(version), data)
+        if e.picture is not None:
+            write_whole(self.folder.picture_file(version), png(e.picture))
         write_whole(self.folder.version_file(version), data)
         if self.ema:
             write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))

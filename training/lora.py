@@ -15,7 +15,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from .config import Job, to_json
+from .config import Job
+from .metadata import metadata
 
 PREFIX = "diffusion_model."
 ADAPTER = "default"
@@ -46,20 +47,20 @@ def target_layers(module: nn.Module, targets: str, pattern: str = "") -> list[st
     return sorted(names)
 
 
-def check_pattern(pattern: str) -> re.Pattern:
-    """The pattern, or ``UnfitSettings`` where it is no regular expression."""
+def check_pattern(pattern: str) -> None:
+    """``UnfitSettings`` where the pattern is no regular expression."""
     try:
-        return re.compile(pattern)
+        re.fullmatch(pattern, "")
     except re.error as error:
         raise UnfitSettings(f"target_pattern {pattern!r} is not a regular expression: {error}") from None
 
 
 def _layers_by_pattern(module: nn.Module, pattern: str) -> list[str]:
-    expression = check_pattern(pattern)
+    check_pattern(pattern)
     linear = sorted(name for name, layer in module.named_modules() if is_linear(layer))
-    names = [name for name in linear if expression.fullmatch(name)]
+    names = [name for name in linear if re.fullmatch(pattern, name)]
     if not names:
-        others = [name for name, _ in module.named_modules() if name and expression.fullmatch(name)]
+        others = [name for name, _ in module.named_modules() if name and re.fullmatch(pattern, name)]
         found = f"matches no linear layer, only {', '.join(others[:2])}" if others else "matches no layer"
         examples = ", ".join(linear[:: max(1, len(linear) // 3)][:3])
         raise UnfitSettings(f"target_pattern {pattern!r} {found} of this model. It must match whole paths of linear layers, such as {examples}")
@@ -137,15 +138,7 @@ def file_tensors(weights: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
 
 def save(weights: dict[str, Tensor], job: Job, about: dict[str, Any]) -> bytes:
     """A version file as bytes, with the job and the version in its metadata."""
-    meta = {
-        "stepwise_grpo": json.dumps({**about, "job": to_json(job)}, sort_keys=True),
-        "ss_network_module": "stepwise_grpo",
-        "ss_network_dim": str(job.rank),
-        "ss_network_alpha": str(job.alpha),
-        "modelspec.title": f"{about.get('run', '')} v{about.get('version', 0)}",
-        "modelspec.implementation": "stepwise-flow-grpo",
-    }
-    return sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha), meta))
+    return sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha), metadata(job, about)))
 
 
 def sorted_metadata(data: bytes) -> bytes:

@@ -22,6 +22,9 @@ class Reward(Protocol):
 class Policy(Protocol):
     """A trainable velocity model with one LoRA: current weights, any version's weights, and version 0."""
 
+    model_class: str
+    """What kind of model it is, for the metadata of its versions."""
+
     def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
         """v (N, ...) at states x (N, ...) and times t (N,) under the prompts of ``rows`` (N,): indices of prompts."""
         ...

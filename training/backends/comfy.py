@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .loading import check_flow_matching, load_base
+from .loading import check_flow_matching, class_of, load_base
 
 import comfy.lora
 import comfy.model_management
@@ -82,7 +82,7 @@ class ComfyPolicy:
     def __init__(self, patcher: Any, job: Job, checkpoint: bool = False) -> None:
         """``checkpoint``: compute transformer blocks again in backward instead of keeping their activations."""
         check_flow_matching(patcher)
-        self.patcher, self.job = patcher, job
+        self.patcher, self.job, self.model_class = patcher, job, class_of(patcher.model)
         self._key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
         shapes = lora.linear_shapes(self._module)
         prepare_gradients(self._module, checkpoint)

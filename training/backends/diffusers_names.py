@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .loading import find_base, load_base
+from .loading import class_of, find_base, load_base
 
 import comfy.lora
 import comfy.model_detection
@@ -37,7 +37,7 @@ def parts_of(model: Any, sizes: dict[str, int]) -> dict[str, list[Part]]:
 
     ``ValueError`` where the model, or a layer, has no name in diffusers.
     """
-    kind = kind_of(model)
+    kind = class_of(model)
     if kind not in KNOWN:
         raise ValueError(f"diffusers' names are not known for models of the kind {kind}; ComfyUI's own layout is the only one: use the version file as it is")
     key_map = comfy.lora.model_lora_keys_unet(model, {})
@@ -51,12 +51,6 @@ def parts_of(model: Any, sizes: dict[str, int]) -> dict[str, list[Part]]:
             rows = slice(offset[1], offset[1] + offset[2]) if offset else slice(0, sizes[layer])
             found.setdefault(layer, []).append(Part(name.removeprefix(prefix), rows, order))
     return {layer: _chosen(layer, found.get(layer, []), size, kind) for layer, size in sizes.items()}
-
-
-def kind_of(model: Any) -> str:
-    """The class of ComfyUI's model; Z-Image, which ComfyUI counts among the Lumina2 models, by its own name."""
-    name = type(model).__name__
-    return "ZImage" if name == "Lumina2" and model.model_config.unet_config.get("z_image_modulation") else name
 
 
 def _chosen(layer: str, parts: list[Part], size: int, kind: str) -> list[Part]:

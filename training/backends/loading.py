@@ -35,6 +35,12 @@ def check_flow_matching(patcher: Any) -> None:
         raise ValueError("this model mixes noise and picture in its own way (noise scale), which the transition laws do not cover")
 
 
+def class_of(model: Any) -> str:
+    """The class of a model of ComfyUI. Z-Image, one of its Lumina2 models, has a name of its own here."""
+    name = type(model).__name__
+    return "ZImage" if name == "Lumina2" and model.model_config.unet_config.get("z_image_modulation") else name
+
+
 def find_base(base: dict[str, Any]) -> Path | None:
     """The file of a job's base model, None for the demo model; a missing or replaced file is a ``ValueError``."""
     if base["kind"] == "demo":

@@ -1,4 +1,4 @@
-"""LoRA files of other programs, read with ComfyUI's own key map: diffusers, kohya, PEFT and ComfyUI's own names alike."""
+"""LoRA files of other programs, read with the key map of ComfyUI's own loader."""
 
 # ruff: noqa: I001 - loading comes first: it lets ComfyUI read its command line before any other import of comfy
 
