@@ -10,7 +10,7 @@ LONGER_SIDE = 512  # pixels, at most
 
 
 def small_picture(image: Tensor) -> Tensor:
-    """A picture (h, w, 3) as uint8 of at most ``LONGER_SIDE`` pixels, from one (H, W, 3) in 0..1."""
+    """The picture ``image`` (H, W, 3) in [0, 1] made small: (h, w, 3), uint8."""
     scale = min(1.0, LONGER_SIDE / max(image.shape[:2]))
     size = [max(1, round(side * scale)) for side in image.shape[:2]]
     smaller = F.interpolate(image.float().movedim(-1, 0)[None], size=size, mode="area")[0].movedim(0, -1)
