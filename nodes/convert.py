@@ -19,6 +19,7 @@ from torch import Tensor
 from ..training.backends.comfy import ModelVelocity, ready
 from ..training.backends.loading import check_flow_matching
 from ..training.backends.room import rows_of_rollout as rows_of_rollout  # for the nodes, which do not know ComfyUI's inside
+from ..training.backends.unmerged import LoRAForward
 from ..training.conditioning import TAG, checked
 from ..training.config import Origin, from_json, to_json
 from ..training.core.schedule import Schedule
@@ -85,7 +86,7 @@ def check_model(model: Any) -> None:
     found += [f"transformer_options.{key}" for key, value in options.get("transformer_options", {}).items() if value]
     for group in ("wrappers", "injections", "additional_models", "hook_patches", "weight_wrapper_patches"):
         found += [f"{group}.{key}" for key, value in vars(model).get(group, {}).items() if value]
-    found += [f"object_patches.{key}" for key in model.object_patches if key != "model_sampling"]
+    found += [f"object_patches.{key}" for key, patch in model.object_patches.items() if key != "model_sampling" and not isinstance(patch, LoRAForward)]
     if found:
         raise ValueError(f"the model carries {', '.join(found)}, which the trainer cannot repeat; take out the node between loader and sampler that adds it")
 

@@ -43,6 +43,8 @@ def exact_velocity(x: Tensor, t: Tensor, mu: Tensor) -> Tensor:
 class AnalyticPolicy:
     """``training.policy.Policy`` and what LiveRun needs of ``ComfyPolicy``. ``calls`` and ``rows`` count network use."""
 
+    model_class = "Analytic"
+
     def __init__(self, job: Job = JOB) -> None:
         self.job, self.calls, self.rows, self.parked, self.memory = job, 0, 0, 0, 100_000
         shapes = {"A": (job.rank, FEATURES), "B": (SIZE, job.rank)}
@@ -82,6 +84,9 @@ class AnalyticPolicy:
 
     def weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+
+    def first_weights(self) -> dict[str, Tensor]:
+        return lora.first_weights(self._parameters, self.job)
 
     @torch.no_grad()
     def set_weights(self, weights: dict[str, Tensor]) -> None:

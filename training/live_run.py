@@ -1,6 +1,6 @@
 """One run in the trainer's hands: its weights, optimiser and version, and the order in which an update is committed.
 
-Commit: version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
+Commit: picture, version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
 leaves the old version in force and the experience queued, and doing the update again gives the same bits. After it the
 experience is known by its id and only removed.
 """
@@ -20,6 +20,7 @@ from .config import Job, from_json
 from .experience import Experience, unpack
 from .job import RunFolder, digest_of, retry_sharing, write_whole
 from .optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
+from .picture import png
 from .update import RefusedExperience, choose_rows, update
 
 STALENESS_LIMIT = 2  # versions
@@ -40,13 +41,13 @@ class LiveRun:
         self.restore()
 
     def restore(self) -> None:
-        """Go to the last committed version: weights, optimiser, EMA, bit for bit. Version 0 is the untouched base."""
+        """Go to the last committed version: weights, optimiser, EMA, bit for bit. Version 0 is what the policy begins with."""
         latest = self.folder.latest()
         self.version = 0 if latest is None else latest["version"]
         self.digest = "" if latest is None else latest["digest"]
         self.optimiser, self.ema = None, None
         if latest is None:
-            self.policy.set_weights(lora.first_weights(self.policy.weights(), self.job))
+            self.policy.set_weights(self.policy.first_weights())
             return
         self._load_state(retry_sharing(self._state_file(self.version).read_bytes))
 
@@ -107,7 +108,7 @@ class LiveRun:
                 raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
             return None
         if e.origin.version == 0:
-            return lora.first_weights(self.policy.weights(), self.job)
+            return self.policy.first_weights()
         try:
             data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
         except FileNotFoundError:
@@ -125,7 +126,7 @@ class LiveRun:
 
     def _commit(self, e: Experience, metrics: dict[str, Any], id: str) -> dict[str, Any]:
         version, weights = self.version + 1, self.policy.weights()
-        about = {"run": self.folder.name, "version": version, "prompts": e.texts}
+        about = {"run": self.folder.name, "version": version, "prompts": e.texts, "model": self.policy.model_class}
         matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha))
         if matched != total:
             self.restore()
@@ -136,6 +137,8 @@ class LiveRun:
             raise RefusedExperience("its rewards or metrics are too large to be numbers")
         data = lora.save(weights, self.job, about)
         keep_foreign(self.folder.version_file(version), data)
+        if e.picture is not None:
+            write_whole(self.folder.picture_file(version), png(e.picture))
         write_whole(self.folder.version_file(version), data)
         if self.ema:
             write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))

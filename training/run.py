@@ -21,6 +21,7 @@ from .experience import NewerFormat, UnreadableExperience
 from .heartbeat import Heartbeat
 from .job import FOLDER, RunFolder, all_runs, read_json
 from .live_run import DroppedExperience, LiveRun, open_run
+from .lora import UnfitSettings
 from .update import RefusedExperience
 
 log = logging.getLogger("stepwise_grpo")
@@ -66,6 +67,8 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     """Train on an experience, or put it aside with the reason when it can never be trained on."""
     try:
         trainer.take(folder, path)
+    except UnfitSettings as error:
+        set_aside(folder, path, "rejected", UnfitSettings(f"{error}. Then choose another run_name: this run keeps its settings"))
     except (RefusedExperience, UnreadableExperience, NewerFormat, UnfitBase) as error:
         set_aside(folder, path, "rejected", error)
     except DroppedExperience as error:

@@ -74,3 +74,5 @@ class Credit:
     """Time of "preview" (network), "decode" and "reward"."""
     seed: int = 0
     """Of the trajectory it belongs to."""
+    picture: Tensor | None = None
+    """(h, w, 3), uint8: the finished picture with the best reward, at most 512 pixels wide or high."""

@@ -141,6 +141,14 @@ def missing_average(server, graph):
     change(graph, LIVE, use_ema=True)
 
 
+def start_of_another_model(server, graph):
+    folder = version_by_hand(server.output, "another model")
+    tensors = safetensors.torch.load_file(folder.version_file(1))
+    spoilt = {name.replace("joint_blocks", "other_blocks"): w for name, w in tensors.items()}
+    safetensors.torch.save_file(spoilt, folder.version_file(2))
+    change(graph, LIVE, start_from=folder.lora_name(2), version=0)
+
+
 CASES = {
     "group size 1": (bad_widget(SAMPLER, group_size=1), "smaller than min of 2: group_size"),
     "one step": (bad_widget("BasicScheduler", steps=1), "a rollout needs at least 2 steps; the sigmas give 1"),
@@ -177,6 +185,9 @@ CASES = {
     "another run's LoRA": (bad_widget(LIVE, run_name="another"), "Live LoRA uses the run 'another', this node trains 'refused'"),
     "no Live LoRA": (run_without_live_lora, "put Live LoRA with this run_name between the loader and the sampler"),
     "preview on another model": (preview_with_another_model, "connect the same MODEL"),
+    "not a pattern": (bad_widget(TRAINER, target_pattern="attn("), "target_pattern 'attn(' is not a regular expression"),
+    "start of another model": (start_of_another_model, "start_from: a run cannot start from the LoRA"),
+    "start that is gone": (bad_widget(LIVE, start_from="gone.safetensors"), "start_from"),
     "missing version": (missing_version, "run 'refused' has no version 7; the newest is 1"),
     "missing average": (missing_average, "kept no averaged weights for version 1"),
 }

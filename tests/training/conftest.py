@@ -1,15 +1,18 @@
-"""What the trainer's tests share."""
+"""What the trainer's tests share: one thread, and the bench of an architecture."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from stepwise_grpo.tests.architectures import ARCHITECTURES, exists
 from stepwise_grpo.tests.bench import Bench
 from stepwise_grpo.training.comfyui import prepare
+
+Figure = Callable[[str, float], float]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -28,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def backend(comfyui_folder: Path, models: Path) -> Iterator[Any]:
-    """training.backends.comfy with ``models`` as its diffusion models, set the way the trainer sets it."""
+    """The trainer's ComfyUI backend in this process, on the CPU, with ``models`` as its diffusion models, set the way the trainer sets it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", sys.argv)
         prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
@@ -41,6 +44,19 @@ def backend(comfyui_folder: Path, models: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def bench(backend: Any, models: Path) -> Bench:
-    """A tiny SD3 that ComfyUI's loader takes unaided."""
-    return Bench("sd3", backend, models)
+def bench(request: pytest.FixtureRequest, backend: Any, models: Path) -> Bench:
+    """The architecture a test is parametrised with; without one a tiny SD3, which ComfyUI's loader takes unaided."""
+    name = getattr(request, "param", "sd3")
+    if not exists(ARCHITECTURES[name]):
+        pytest.skip(f"this ComfyUI has no {name}")
+    return Bench(name, backend, models)
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Figure:
+    def record(name: str, value: float) -> float:
+        request.node.user_properties.append((name, f"{value:.1e}"))
+        print(f"{name}: {value:.1e}")
+        return value
+
+    return record

@@ -3,64 +3,24 @@
 Figures that a test compares with a bound are recorded as its properties; ``pytest -rP`` prints them.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
-from stepwise_grpo.tests.architectures import ARCHITECTURES, build, detection_of, exists
+from stepwise_grpo.tests.architectures import ARCHITECTURES, build, detection_of
 from stepwise_grpo.tests.bench import ROWS, TIMES, Bench, distance, learnt, random_direction
 from stepwise_grpo.training import lora
-from stepwise_grpo.training.comfyui import prepare
 from stepwise_grpo.training.optimiser import make_optimiser
 from stepwise_grpo.training.update import update
 
 FP8 = torch.float8_e4m3fn
-Figure = Callable[[str, float], float]
 each = pytest.mark.parametrize("bench", ARCHITECTURES, indirect=True)
 a_few = pytest.mark.parametrize("bench", ["sd3", "flux", "wan21", "ltxv", "qwen_image"], indirect=True)
 precisions = pytest.mark.parametrize(
     "dtype, scaled", [(torch.bfloat16, ""), (FP8, ""), (FP8, "marked"), (FP8, "described")], ids=["bf16", "fp8", "scaled_fp8", "quantised_layers"]
 )
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def backend(comfyui_folder: Path, checkpoints: Path) -> Iterator[Any]:
-    """The trainer's ComfyUI backend in this process, on the CPU, with the tiny checkpoints as its diffusion models."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", sys.argv)
-        prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
-        from stepwise_grpo.training.backends import comfy as backend
-        from stepwise_grpo.training.backends import loading
-
-        patch.setitem(loading.folder_paths.folder_names_and_paths, "diffusion_models", ([str(checkpoints)], {".safetensors"}))
-        yield backend
-
-
-@pytest.fixture
-def bench(request: pytest.FixtureRequest, backend: Any, checkpoints: Path) -> Bench:
-    if not exists(ARCHITECTURES[request.param]):
-        pytest.skip(f"this ComfyUI has no {request.param}")
-    return Bench(request.param, backend, checkpoints)
-
-
-@pytest.fixture
-def figure(request: pytest.FixtureRequest) -> Figure:
-    def record(name: str, value: float) -> float:
-        request.node.user_properties.append((name, f"{value:.1e}"))
-        print(f"{name}: {value:.1e}")
-        return value
-
-    return record
 
 
 @each

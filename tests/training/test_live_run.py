@@ -110,7 +110,7 @@ def test_versions_are_kept_and_states_that_are_not_needed_any_more_go(folder):
     run = opened(folder)
     for seed in range(4):
         train(run, queue(folder, seed))
-    assert [p.name for p in sorted(folder.loras.iterdir())] == [f"v{n:06d}{end}.safetensors" for n in (1, 2, 3, 4) for end in ("", "_ema")]
+    assert [p.name for p in sorted(folder.loras.iterdir())] == [f"v{n:06d}{end}" for n in (1, 2, 3, 4) for end in (".png", ".safetensors", "_ema.safetensors")]
     assert [p.name for p in sorted(folder.state.iterdir())] == ["v000003.safetensors", "v000004.safetensors"]
 
 
@@ -174,7 +174,7 @@ def crash_after(monkeypatch, writes: int) -> None:
         monkeypatch.setattr(RunFolder, name, counted(getattr(RunFolder, name)))
 
 
-WRITES = ("version", "average", "state", "event", "pointer")
+WRITES = ("picture", "version", "average", "state", "event", "pointer")
 
 
 @pytest.mark.parametrize("committed_before", [0, 1])
@@ -215,7 +215,7 @@ def test_there_are_as_many_writes_in_a_commit_as_the_crashes_cover_and_the_point
     monkeypatch.setattr(RunFolder, "append_event", recorded(RunFolder.append_event, lambda *_: "event"))
     monkeypatch.setattr(RunFolder, "write_latest", recorded(RunFolder.write_latest, lambda *_: "pointer"))
     train(opened(folder), queue(folder, 0))
-    assert order == [folder.name, folder.name, "state", "event", "pointer"]
+    assert order == [folder.name, folder.name, folder.name, "state", "event", "pointer"]
     assert len(order) == len(WRITES)
 
 

@@ -1,46 +1,17 @@
 """The self-check passes every architecture the trainer serves, notices what is wrong, and leaves the model as it was."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from stepwise_grpo.tests.architectures import ARCHITECTURES, exists
+from stepwise_grpo.tests.architectures import ARCHITECTURES
 from stepwise_grpo.tests.bench import Bench
-from stepwise_grpo.training.comfyui import prepare
 from stepwise_grpo.training.selfcheck import Probe, distance, examine, gradients, refusal, stirred
 
 FP8 = torch.float8_e4m3fn
 each = pytest.mark.parametrize("bench", ARCHITECTURES, indirect=True)
 in_place = pytest.mark.parametrize("bench", [name for name, a in ARCHITECTURES.items() if a.in_place], indirect=True)
-one = pytest.mark.parametrize("bench", ["sd3"], indirect=True)
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def backend(comfyui_folder: Path, checkpoints: Path) -> Iterator[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", sys.argv)
-        prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
-        from stepwise_grpo.training.backends import comfy as backend
-        from stepwise_grpo.training.backends import loading
-
-        patch.setitem(loading.folder_paths.folder_names_and_paths, "diffusion_models", ([str(checkpoints)], {".safetensors"}))
-        yield backend
-
-
-@pytest.fixture
-def bench(request: pytest.FixtureRequest, backend: Any, checkpoints: Path) -> Bench:
-    if not exists(ARCHITECTURES[request.param]):
-        pytest.skip(f"this ComfyUI has no {request.param}")
-    return Bench(request.param, backend, checkpoints)
 
 
 def probe(bench: Bench, cfg: float = 1.0) -> Probe:
@@ -106,7 +77,6 @@ def lora_layer(policy: Any, index: int) -> Any:
     return [layer for name, layer in policy.patcher.model.diffusion_model.named_modules() if name.endswith("lora_A.default")][index]
 
 
-@one
 def test_a_gradient_lost_on_the_way_is_noticed(bench):
     policy = bench.policy(checkpoint=True)
     layer = lora_layer(policy, 2)
@@ -115,7 +85,6 @@ def test_a_gradient_lost_on_the_way_is_noticed(bench):
     assert failures(examine(policy, probe(bench))) == {"tensors without gradient"}
 
 
-@one
 @pytest.mark.parametrize("spoil", [lambda g: 1.2 * g, lambda g: -g, torch.zeros_like], ids=["too large", "turned round", "zero"])
 def test_one_wrong_gradient_among_many_is_noticed(bench, spoil):
     policy = bench.policy(checkpoint=True)
@@ -123,7 +92,6 @@ def test_one_wrong_gradient_among_many_is_noticed(bench, spoil):
     assert failures(examine(policy, probe(bench))) & {"tensors without gradient", "finite difference"}
 
 
-@one
 def test_nan_is_refused_and_nothing_else_is_measured(bench):
     policy = bench.policy(checkpoint=True)
     lora_layer(policy, 0).weight.register_hook(lambda g: g * float("nan"))
@@ -132,14 +100,12 @@ def test_nan_is_refused_and_nothing_else_is_measured(bench):
     assert "NaN or infinite in 1 of 14 LoRA tensors" in refusal(findings)
 
 
-@one
 def test_keys_the_stock_loader_does_not_know_are_refused(bench):
     policy = bench.policy(checkpoint=True)
     policy._key_map = {key: value for key, value in policy._key_map.items() if "joint_blocks.0.x_block.attn.qkv" not in key}
     assert failures(examine(policy, probe(bench))) == {"keys"}
 
 
-@one
 def test_too_little_memory_is_no_verdict(bench, monkeypatch):
     policy = bench.policy(checkpoint=True)
     whole = policy.checkpointed
@@ -154,7 +120,6 @@ def test_too_little_memory_is_no_verdict(bench, monkeypatch):
     assert finding.name == "checkpointing" and "memory does not suffice" in finding.figure
 
 
-@one
 def test_the_policy_keeps_its_weights_even_when_the_check_fails_midway(bench, monkeypatch):
     policy = bench.policy(checkpoint=True)
     before = policy.weights()
@@ -164,7 +129,6 @@ def test_the_policy_keeps_its_weights_even_when_the_check_fails_midway(bench, mo
     assert all(torch.equal(weight, before[name]) for name, weight in policy.weights().items())
 
 
-@one
 def test_stirring_makes_the_lora_felt_whatever_its_scale(bench):
     policy = bench.policy()
     bench_gradients = gradients(policy, probe(bench))

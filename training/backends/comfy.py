@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .loading import check_flow_matching, load_base
+from .loading import check_flow_matching, class_of, load_base
 
 import comfy.lora
 import comfy.model_management
@@ -27,6 +27,7 @@ from ..config import Job
 from ..experience import Experience
 from .estimate import RowCost, estimate, measure
 from .gradients import Switch, prepare_gradients
+from .lora_files import start_weights
 from .room import fit_of
 from .stacking import follow_layers
 
@@ -91,8 +92,9 @@ class ComfyPolicy:
     def __init__(self, patcher: Any, job: Job, checkpoint: bool = False) -> None:
         """``checkpoint``: what the setting auto means, to compute transformer blocks again in backward or to keep their activations."""
         check_flow_matching(patcher)
-        self.patcher, self.job = patcher, job
+        self.patcher, self.job, self.model_class = patcher, job, class_of(patcher.model)
         self._key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
+        shapes = lora.linear_shapes(self._module)
         self._auto, self._checkpointing = checkpoint, Switch(checkpoint)
         prepare_gradients(self._module, self._checkpointing)
         lora.inject(self._module, job)
@@ -100,6 +102,8 @@ class ComfyPolicy:
         self._parameters = lora.tensors(self._module)
         self._velocity: ModelVelocity | None = None
         self._costs: dict[Any, RowCost] = {}
+        self._start = start_weights(job, self._parameters, self._key_map, shapes) if job.start else None
+        self.set_weights(self.first_weights())
 
     @property
     def _module(self) -> nn.Module:
@@ -127,6 +131,10 @@ class ComfyPolicy:
 
     def weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
+
+    def first_weights(self) -> dict[str, Tensor]:
+        """Version 0: a fresh LoRA, or the one the run started from."""
+        return lora.first_weights(self._parameters, self.job) if self._start is None else {name: w.clone() for name, w in self._start.items()}
 
     @torch.no_grad()
     def set_weights(self, weights: dict[str, Tensor]) -> None:
@@ -186,11 +194,18 @@ class ComfyPolicy:
 
     @contextmanager
     def base(self) -> Iterator[None]:
-        lora.switch(self._module, on=False)
+        current = self.weights() if self._start is not None else None
+        if current is None:
+            lora.switch(self._module, on=False)
+        else:
+            self.set_weights(self._start)
         try:
             yield
         finally:
-            lora.switch(self._module, on=True)
+            if current is None:
+                lora.switch(self._module, on=True)
+            else:
+                self.set_weights(current)
 
     @contextmanager
     def training(self) -> Iterator[None]:

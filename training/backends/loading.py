@@ -50,6 +50,18 @@ def check_flow_matching(patcher: Any) -> None:
         raise UnfitBase(f"this model ({name}) mixes noise and picture in its own way (noise scale), which the transition laws do not cover")
 
 
+def class_of(model: Any) -> str:
+    """The class of a model of ComfyUI. Z-Image, one of its Lumina2 models, has a name of its own here."""
+    name = type(model).__name__
+    return "ZImage" if name == "Lumina2" and model.model_config.unet_config.get("z_image_modulation") else name
+
+
+def find_base(base: dict[str, Any]) -> Path | None:
+    """The file of a job's base model, None for the demo model; a missing or replaced file is a ``ValueError``."""
+    check_same(base, folder_paths.get_full_path)
+    return None if base["kind"] == "demo" else Path(folder_paths.get_full_path(base["kind"], base["name"]))
+
+
 def load_base(base: dict[str, Any]) -> Any:
     """A fresh ModelPatcher of a job's base model with the LoRAs below the trained one.
 
