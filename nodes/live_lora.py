@@ -9,8 +9,8 @@ import safetensors.torch
 from comfy_api.latest import io
 
 from ..training.config import Origin
-from ..training.job import RunFolder, all_runs, check_run_name, digest_of, retry_sharing
-from . import convert
+from ..training.job import RunFolder, all_runs, digest_of, retry_sharing
+from . import convert, validate
 from .progress import Progress
 from .sockets import CATEGORY
 
@@ -42,10 +42,7 @@ class LiveLoRA(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, run_name: str | None) -> bool | str:
-        try:
-            return run_name is None or bool(check_run_name(run_name))
-        except ValueError as error:
-            return str(error)
+        return validate.run_name(run_name)
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = None, version: int | None = NEWEST, use_ema: bool | None = False, **_: Any) -> str:

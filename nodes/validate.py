@@ -1,0 +1,20 @@
+"""What ComfyUI asks before it runs a graph: whether a widget's value can be used. A linked input is None then and passes."""
+
+from ..training.core.transitions import resolve_eta
+from ..training.job import check_run_name
+
+
+def law_and_eta(law: str | None, eta: float | None) -> bool | str:
+    """True, or why this eta does not fit this law. With "auto" the law is not known yet; the sampler checks then."""
+    try:
+        return law in (None, "auto") or eta is None or resolve_eta(law, eta) >= 0
+    except ValueError as error:
+        return str(error)
+
+
+def run_name(name: str | None) -> bool | str:
+    """True, or why this is no name for a run."""
+    try:
+        return name is None or bool(check_run_name(name))
+    except ValueError as error:
+        return str(error)
