@@ -141,9 +141,9 @@ ROWS: tuple[Row, ...] = (
         {"steps view_steps cfg size targets rank alpha clip beta": _QWEN, "law eta": _CALMER, "learning_rate": _SLOWER},
         steps=10, view_steps=50, cfg=4.0, shift=3.16, **_BIG,
     ),
-    _row("HiDream-I1 Fast", "HiDream", FEW_STEP, words="fast", steps=16, shift=3.0, **_SD3_SHIFT),
+    _row("HiDream-I1 Fast", "HiDream", FEW_STEP, {"shift": CARD}, words="fast", steps=16, shift=3.0, **_SD3_SHIFT),
     _row("HiDream-I1 Dev", "HiDream", FEW_STEP, {"shift": CARD}, words="dev", steps=28, shift=6.0, **_SD3_SHIFT),
-    _row("HiDream-I1 Full", "HiDream", TRUE_CFG, steps=10, view_steps=50, cfg=5.0, shift=3.0, **_SD3_SHIFT),
+    _row("HiDream-I1 Full", "HiDream", TRUE_CFG, {"shift": CARD}, steps=10, view_steps=50, cfg=5.0, shift=3.0, **_SD3_SHIFT),
     _row("Wan 2.1 few-step", "WAN21_T2V", FEW_STEP, {"shift": CARD, "size": _WAN}, steps=4, shift=5.0, size=(416, 240), clip=1.6e-4, **_SD3_SHIFT),
     _row(
         "Wan 2.1", "WAN21_T2V", TRUE_CFG,
@@ -224,4 +224,4 @@ def shown(value: Any) -> str:
 def describe(row: Row) -> str:
     """The whole row for people, one source a line."""
     lines = [f"{', '.join(phrases)} ({source})" for source, phrases in by_source(row).items()]
-    return "\n".join([f"{row.name}: {row.kind}", *lines])
+    return "\n".join([f"{row.name}: {row.kind}", *lines, *([] if row.shift is None else [f"shift is set by {row.shift_node}"])])
