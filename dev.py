@@ -5,7 +5,7 @@
     python dev.py test      all tests
     python dev.py vectors   check a file of transition vectors
     python dev.py model     make the built-in model anew
-    python dev.py models    write the tables of docs/models.md anew
+    python dev.py models    write the tables of recommended settings anew
     python dev.py setup     make or repair .venv and .comfyui; the other commands do it by themselves
 
 COMFYUI_PATH=<folder> uses a ComfyUI of your own, with COMFYUI_PYTHON or the Python found with it.

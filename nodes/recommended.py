@@ -1,4 +1,4 @@
-"""Recommended Settings, and what "automatic" means in the other nodes' widgets: the table of training/defaults.py, looked up for a MODEL."""
+"""The table of recommended settings, looked up for a MODEL: the node that shows it, and what automatic widgets take from it."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class RecommendedSettings(io.ComfyNode):
             node_id="StepwiseGRPO_RecommendedSettings",
             display_name="Recommended Settings (Stepwise GRPO)",
             category=CATEGORY,
-            description="Starting values for fine-tuning this model, each with its source: published recipes where there are any. Wire them into the scheduler, the latent and the sampler.",
+            description="Starting values for fine-tuning this model, each with its source. Wire them into the scheduler, the latent and the sampler.",
             is_output_node=True,
             inputs=[io.Model.Input("model", tooltip="The model you fine-tune, from Base Model or Demo Model.")],
             outputs=outputs(),
@@ -84,7 +84,7 @@ def filled(widgets: Mapping[str, Any], row: Row, known: Mapping[str, Any]) -> di
     """The trainer's widgets with the row's value where one is left automatic. What the run's job has fixed stays (``known``)."""
     result = dict(widgets)
     for name in chosen(widgets):
-        result[name] = known.get(name, getattr(row, name))
+        result[name] = known.get(name, vars(row)[name])
     if "alpha" in chosen(widgets) and "alpha" not in known:
         result["alpha"] = alpha_for(row, result["rank"])
     return result

@@ -1,20 +1,23 @@
-"""docs/models.md says what training/defaults.py and docs/model_sizes.json say."""
+"""docs/models.md and the help page say what training/defaults.py and docs/model_sizes.json say."""
 
 import pytest
 
-from stepwise_grpo.tools.models import DOCS, PAGE, SIZES, cards, updated
+from stepwise_grpo.tools.models import PAGES, ROOT, SIZES, cards, updated
 from stepwise_grpo.training.defaults import ROWS
 from stepwise_grpo.training.job import read_json
 
-TEXT = (DOCS / PAGE).read_text("utf-8")
+PAGE = "docs/models.md"
+TEXT = (ROOT / PAGE).read_text("utf-8")
 SIZE = {
     "model": "SD3.5 medium", "resolution": 512, "tokens": 1024, "weights_bf16_bytes": 5 * 2**30, "weights_fp8_bytes": 2.5 * 2**30,
     "row_bytes": 300 * 2**20, "smallest_card_gib": 12, "smallest_card_streaming_gib": 6.25,
 }  # fmt: skip
 
 
-def test_the_page_is_current():
-    assert updated(TEXT, read_json(DOCS / SIZES)) == TEXT, "run: python dev.py models"
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_are_current(page):
+    text = (ROOT / page).read_text("utf-8")
+    assert updated(page, text, read_json(SIZES)) == text, "run: python dev.py models"
 
 
 def test_every_row_is_on_the_page_with_all_its_values():
@@ -35,12 +38,12 @@ def unused(row):
 def test_an_outdated_table_is_replaced_and_the_rest_stays():
     spoilt = TEXT.replace("| FLUX.1 dev |", "| FLUX.0 |")
     assert spoilt != TEXT
-    assert updated(spoilt, read_json(DOCS / SIZES)) == TEXT
+    assert updated(PAGE, spoilt, read_json(SIZES)) == TEXT
 
 
 def test_a_page_without_its_marks_is_not_written():
     with pytest.raises(ValueError, match="must have each of these lines once"):
-        updated(TEXT.replace("<!-- end of sizes -->", ""), None)
+        updated(PAGE, TEXT.replace("<!-- end of sizes -->", ""), None)
 
 
 def test_smallest_cards_are_shown_as_far_as_they_were_computed():
@@ -48,4 +51,4 @@ def test_smallest_cards_are_shown_as_far_as_they_were_computed():
     assert cards([SIZE]).splitlines()[2] == "| SD3.5 medium | 512 | 1024 | 5 | 2.5 | 300 | 12 | 6.2 |"
     part = {key: value for key, value in SIZE.items() if key not in ("weights_fp8_bytes", "smallest_card_streaming_gib")} | {"resolution": [416, 240]}
     assert cards([part]).splitlines()[2] == "| SD3.5 medium | 416 x 240 | 1024 | 5 | - | 300 | 12 | - |"
-    assert cards([SIZE]) in updated(TEXT, [SIZE])
+    assert cards([SIZE]) in updated(PAGE, TEXT, [SIZE])

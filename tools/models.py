@@ -1,6 +1,6 @@
-"""``python dev.py models``: write the tables of docs/models.md anew, from training/defaults.py and docs/model_sizes.json.
+"""``python dev.py models``: write the tables of docs/models.md and of a help page anew, from training/defaults.py and docs/model_sizes.json.
 
-Everything between a table's two marks is replaced; the rest of the page is written by hand.
+Everything between a table's two marks is replaced; the rest of a page is written by hand.
 """
 
 import argparse
@@ -9,28 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from ..training.defaults import ROWS, Row, by_source, shown
-from ..training.job import read_json
+from ..training.job import read_json, write_whole
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE, SIZES = "models.md", "model_sizes.json"
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {"docs/models.md": ("settings", "sources", "sizes"), "web/docs/StepwiseGRPO_RecommendedSettings.md": ("settings",)}
+SIZES = ROOT / "docs" / "model_sizes.json"
 GIB, MIB = 2**30, 2**20
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="dev.py models", description="Write the tables of docs/models.md anew.")
+    parser = argparse.ArgumentParser(prog="dev.py models", description="Write the tables of docs/models.md and of a help page anew.")
     parser.parse_args(arguments)
-    page = DOCS / PAGE
-    page.write_text(updated(page.read_text("utf-8"), read_json(DOCS / SIZES)), "utf-8", newline="\n")
-    print(f"{page} is up to date")
+    for page in PAGES:
+        text = updated(page, (ROOT / page).read_text("utf-8"), read_json(SIZES))
+        write_whole(ROOT / page, text.encode("utf-8"))
+        print(f"{page} is up to date")
     return 0
 
 
-def updated(text: str, sizes: list[dict[str, Any]] | None) -> str:
-    """The page with its tables made anew; ``sizes`` is what docs/model_sizes.json holds, None where there is no such file."""
-    for name, content in (("settings", settings()), ("sources", sources()), ("sizes", cards(sizes))):
-        start, end = f"<!-- {name}: written by python dev.py models -->", f"<!-- end of {name} -->"
+def updated(page: str, text: str, sizes: list[dict[str, Any]] | None) -> str:
+    """A page's text with its tables made anew; ``sizes`` is what docs/model_sizes.json holds, None where there is no such file."""
+    tables = {"settings": settings(), "sources": sources(), "sizes": cards(sizes)}
+    for name in PAGES[page]:
+        start, end, content = f"<!-- {name}: written by python dev.py models -->", f"<!-- end of {name} -->", tables[name]
         if text.count(start) != 1 or text.count(end) != 1:
-            raise ValueError(f"docs/{PAGE} must have each of these lines once: {start} and {end}")
+            raise ValueError(f"{page} must have each of these lines once: {start} and {end}")
         before, rest = text.split(start)
         after = rest.split(end)[1]
         text = f"{before}{start}\n{content}\n{end}{after}"
@@ -43,14 +46,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def settings() -> str:
     """One line for each row of the table of recommended settings."""
-    head = ("model", "kind", "steps", "to look", "cfg", "guidance", "law, eta", "shift", "px", "LoRA: targets, rank, alpha", "learning rate", "clip", "beta", "group")
+    sampling = ("steps", "to look", "cfg", "guidance", "law, eta", "shift", "px")
+    head = ("model", "kind", *sampling, "LoRA: targets, rank, alpha", "learning rate", "clip", "beta", "group")
     return table(head, [_cells(row) for row in ROWS])
 
 
 def _cells(row: Row) -> list[str]:
     text = {name: shown(value) for name, value in vars(row).items()}
-    joined = [f"{text['law']} {text['eta']}", text["shift"], text["size"], f"{text['targets']} {text['rank']}, {text['alpha']}"]
-    return [row.name, row.kind, *(text[key] for key in ("steps", "view_steps", "cfg", "guidance")), *joined, *(text[key] for key in ("learning_rate", "clip", "beta", "group_size"))]
+    text["law"] += f" {text['eta']}"
+    text["targets"] += f" {text['rank']}, {text['alpha']}"
+    sampling = ("steps", "view_steps", "cfg", "guidance", "law", "shift", "size")
+    return [text[key] for key in ("name", "kind", *sampling, "targets", "learning_rate", "clip", "beta", "group_size")]
 
 
 def sources() -> str:
@@ -68,7 +74,8 @@ def cards(sizes: list[dict[str, Any]] | None) -> str:
     """The smallest card for each model and size of picture, as far as it was computed."""
     if not sizes:
         return "Not computed yet."
-    head = ("model", "px", "tokens", "weights bf16, GiB", "weights fp8, GiB", "one row, MiB", "smallest card, GiB", "with weights streamed from RAM, GiB")
+    weights = ("weights bf16, GiB", "weights fp8, GiB")
+    head = ("model", "px", "tokens", *weights, "one row, MiB", "smallest card, GiB", "with weights streamed from RAM, GiB")
     return table(head, [_card(size) for size in sizes])
 
 

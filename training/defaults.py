@@ -87,7 +87,7 @@ def _row(name: str, classes: str, kind: str, sources: dict[str, str] | None = No
 
 _DEMO = "measured here (README)"
 _PAPER = "Stepwise-Flow-GRPO's paper"
-_SD3 = "Flow-GRPO geneval_sd3"
+_GENEVAL = "Flow-GRPO geneval_sd3"
 _ONE_GPU = "Flow-GRPO general_ocr_sd3_1gpu"
 _SMALLEST = "verl-omni sd35_medium_ocr_lora"  # 8 prompts x 8 pictures: of all published recipes the nearest to one card
 _FLUX = "Flow-GRPO pickscore_flux"
@@ -95,22 +95,22 @@ _QWEN = "Flow-GRPO pickscore_qwenimage"
 _WAN = "Flow-GRPO general_ocr_wan2_1"
 _KLEIN = "Precise flux2_klein"
 _DISTILLED = "ours; guidance stands in for it"
-_SD3_SHIFT = {"shift_node": "ModelSamplingSD3"}
+_TOLD_TO_1000 = {"shift_node": "ModelSamplingSD3"}  # networks that are told the time from 0 to 1000
 _BIG = {"rank": 64, "alpha": 128.0}
 
 ROWS: tuple[Row, ...] = (
     _row(
         "Demo Model", "Demo", TRUE_CFG, dict.fromkeys(SOURCED, _DEMO), steps=10, view_steps=10, cfg=1.0, law="flow", shift=3.0, size=(128, 128),
-        rank=16, alpha=32.0, learning_rate=2.5e-3, clip=1e-3, beta=0.02, **_SD3_SHIFT,
+        rank=16, alpha=32.0, learning_rate=2.5e-3, clip=1e-3, beta=0.02, **_TOLD_TO_1000,
     ),
-    _row("SD3.5 Large Turbo", "SD3", FEW_STEP, steps=4, shift=3.0, **_SD3_SHIFT),
+    _row("SD3.5 Large Turbo", "SD3", FEW_STEP, steps=4, shift=3.0, **_TOLD_TO_1000),
     _row(
         "SD3, SD3.5", "SD3", TRUE_CFG,
         {
-            "steps view_steps cfg size targets clip": _SD3, "law eta": _PAPER, "beta": f"{_SD3}: 0.04 / steps",
+            "steps view_steps cfg size targets clip": _GENEVAL, "law eta": _PAPER, "beta": f"{_GENEVAL}: 0.04 / steps",
             "rank alpha learning_rate": _SMALLEST, "group_size": _ONE_GPU,
         },
-        steps=10, view_steps=40, cfg=4.5, shift=3.0, beta=0.004, **_SD3_SHIFT,
+        steps=10, view_steps=40, cfg=4.5, shift=3.0, beta=0.004, **_TOLD_TO_1000,
     ),
     _row(
         "FLUX.1 schnell", "FluxSchnell", FEW_STEP, {"rank alpha targets": _FLUX}, embedded=False, steps=4, shift=1.0, targets="attention_mlp", **_BIG
@@ -118,7 +118,10 @@ ROWS: tuple[Row, ...] = (
     _row("FLUX.1 turbo", "Flux", FEW_STEP, {"rank alpha targets": _FLUX}, steps=8, guidance=3.5, shift=3.16, targets="attention_mlp", **_BIG),
     _row(
         "FLUX.1 dev", "Flux", GUIDANCE_DISTILLED,
-        {"steps view_steps guidance law eta size targets rank alpha clip beta": _FLUX, "cfg": _DISTILLED, "learning_rate": "ours; 3e-4 is for 1152 pictures"},
+        {
+            "steps view_steps guidance law eta size targets rank alpha clip beta": _FLUX, "cfg": _DISTILLED,
+            "learning_rate": "ours; 3e-4 is for 1152 pictures",
+        },
         steps=6, view_steps=28, cfg=1.0, guidance=3.5, law="flow", eta=0.9, shift=3.16, targets="attention_mlp", **_BIG,
     ),
     _row(
@@ -136,37 +139,40 @@ ROWS: tuple[Row, ...] = (
     _row("Qwen-Image Lightning", "QwenImage", FEW_STEP, {"rank alpha targets": _QWEN}, steps=8, shift=3.16, **_BIG),
     _row(
         "Qwen-Image", "QwenImage", TRUE_CFG,
-        {"steps view_steps cfg size targets rank alpha clip beta": _QWEN, "law eta": "ours; 1.2 is for 2 random steps", "learning_rate": "ours; 3e-4 is for 512 pictures"},
+        {
+            "steps view_steps cfg size targets rank alpha clip beta": _QWEN, "law eta": "ours; 1.2 is for 2 random steps",
+            "learning_rate": "ours; 3e-4 is for 512 pictures",
+        },
         steps=10, view_steps=50, cfg=4.0, shift=3.16, **_BIG,
     ),
-    _row("HiDream-I1 Fast", "HiDream", FEW_STEP, {"shift": CARD}, words="fast", steps=16, shift=3.0, **_SD3_SHIFT),
-    _row("HiDream-I1 Dev", "HiDream", FEW_STEP, {"shift": CARD}, words="dev", steps=28, shift=6.0, **_SD3_SHIFT),
-    _row("HiDream-I1 Full", "HiDream", TRUE_CFG, {"shift": CARD}, steps=10, view_steps=50, cfg=5.0, shift=3.0, **_SD3_SHIFT),
-    _row("Wan 2.1 few-step", "WAN21_T2V", FEW_STEP, {"shift": CARD, "size": _WAN}, steps=4, shift=5.0, size=(416, 240), clip=1.6e-4, **_SD3_SHIFT),
+    _row("HiDream-I1 Fast", "HiDream", FEW_STEP, {"shift": CARD}, words="fast", steps=16, shift=3.0, **_TOLD_TO_1000),
+    _row("HiDream-I1 Dev", "HiDream", FEW_STEP, {"shift": CARD}, words="dev", steps=28, shift=6.0, **_TOLD_TO_1000),
+    _row("HiDream-I1 Full", "HiDream", TRUE_CFG, {"shift": CARD}, steps=10, view_steps=50, cfg=5.0, shift=3.0, **_TOLD_TO_1000),
+    _row("Wan 2.1 few-step", "WAN21_T2V", FEW_STEP, {"shift": CARD, "size": _WAN}, steps=4, shift=5.0, size=(416, 240), clip=1.6e-4, **_TOLD_TO_1000),
     _row(
         "Wan 2.1", "WAN21_T2V", TRUE_CFG,
         {"steps view_steps cfg law eta size learning_rate clip group_size": _WAN, "beta": f"{_WAN}: 0.004 / steps"},
-        steps=20, view_steps=50, cfg=4.5, law="flow", shift=8.0, size=(416, 240), clip=1e-3, beta=0.0002, group_size=4, **_SD3_SHIFT,
+        steps=20, view_steps=50, cfg=4.5, law="flow", shift=8.0, size=(416, 240), clip=1e-3, beta=0.0002, group_size=4, **_TOLD_TO_1000,
     ),
-    _row("HunyuanVideo few-step", "HunyuanVideo", FEW_STEP, steps=6, guidance=6.0, shift=7.0, size=(512, 320), clip=1.3e-4, **_SD3_SHIFT),
+    _row("HunyuanVideo few-step", "HunyuanVideo", FEW_STEP, steps=6, guidance=6.0, shift=7.0, size=(512, 320), clip=1.3e-4, **_TOLD_TO_1000),
     _row(
         "HunyuanVideo", "HunyuanVideo", GUIDANCE_DISTILLED, {"cfg": _DISTILLED}, steps=10, view_steps=50, cfg=1.0, guidance=6.0, shift=7.0,
-        size=(512, 320), clip=1.3e-4, **_SD3_SHIFT,
+        size=(512, 320), clip=1.3e-4, **_TOLD_TO_1000,
     ),
     _row(
         "HunyuanImage 2.1 distilled", "HunyuanImage21", FEW_STEP, {"shift": CARD}, embedded=True, steps=8, guidance=3.25, shift=4.0,
-        size=(1024, 1024), **_SD3_SHIFT,
+        size=(1024, 1024), **_TOLD_TO_1000,
     ),
-    _row("HunyuanImage 2.1", "HunyuanImage21", TRUE_CFG, steps=10, view_steps=50, cfg=3.5, shift=5.0, size=(1024, 1024), **_SD3_SHIFT),
+    _row("HunyuanImage 2.1", "HunyuanImage21", TRUE_CFG, steps=10, view_steps=50, cfg=3.5, shift=5.0, size=(1024, 1024), **_TOLD_TO_1000),
     _row("OmniGen 2", "Omnigen2", TRUE_CFG, steps=10, view_steps=50, cfg=5.0, shift=2.6),
     _row("LTX-Video distilled", "LTXV", FEW_STEP, steps=8, shift=10.7, size=(768, 512)),
     _row("LTX-Video", "LTXV", TRUE_CFG, steps=10, view_steps=30, cfg=3.0, shift=10.7, size=(768, 512)),
-    _row("Kandinsky 5 video distilled", "Kandinsky5", FEW_STEP, steps=16, shift=10.0, size=(768, 512), clip=8e-5, **_SD3_SHIFT),
+    _row("Kandinsky 5 video distilled", "Kandinsky5", FEW_STEP, steps=16, shift=10.0, size=(768, 512), clip=8e-5, **_TOLD_TO_1000),
     _row(
         "Kandinsky 5 video nocfg", "Kandinsky5", GUIDANCE_DISTILLED, words="nocfg", steps=10, view_steps=50, cfg=1.0, shift=10.0, size=(768, 512),
-        clip=8e-5, **_SD3_SHIFT,
+        clip=8e-5, **_TOLD_TO_1000,
     ),
-    _row("Kandinsky 5 video", "Kandinsky5", TRUE_CFG, steps=10, view_steps=50, cfg=5.0, shift=10.0, size=(768, 512), clip=8e-5, **_SD3_SHIFT),
+    _row("Kandinsky 5 video", "Kandinsky5", TRUE_CFG, steps=10, view_steps=50, cfg=5.0, shift=10.0, size=(768, 512), clip=8e-5, **_TOLD_TO_1000),
     _row("any other few-step model", "", FEW_STEP, dict.fromkeys(("steps", "view_steps", "cfg"), OURS), steps=8),
     _row(
         "any other model with a guidance input", "", GUIDANCE_DISTILLED, dict.fromkeys(("view_steps", "cfg", "guidance"), OURS), embedded=True,
@@ -202,11 +208,12 @@ def alpha_for(row: Row, rank: int) -> float:
 
 
 def by_source(row: Row) -> dict[str, list[str]]:
-    """{source: ["steps 10", ...]}: every value of the row as a phrase, under its source, in the order of SOURCED."""
+    """Every value of the row as a phrase such as "steps 10", in a list under its source."""
     result: dict[str, list[str]] = {}
     for name in SOURCED:
-        if getattr(row, name) is not None:
-            result.setdefault(row.sources[name], []).append(f"{name} {shown(getattr(row, name))}")
+        value = vars(row)[name]
+        if value is not None:
+            result.setdefault(row.sources[name], []).append(f"{name} {shown(value)}")
     return result
 
 
