@@ -10,10 +10,9 @@ from ..training.base import DEMO
 from ..training.defaults import Row, alpha_for, describe, find, shown
 from .convert import base_of
 from .progress import Progress
-from .sockets import CATEGORY
+from .sockets import AUTO, CATEGORY
 
 Law = io.Custom("COMBO")  # the type of a combo widget; that of io.Combo.Output is a list, which no widget takes
-AUTO = "auto"  # a combo's value for "as recommended"
 AUTOMATIC = {"learning_rate": 0, "clip": 0, "targets": AUTO, "rank": 0, "alpha": 0}  # GRPO LoRA Trainer's
 
 
@@ -44,7 +43,11 @@ def outputs() -> list[io.Output]:
         io.Int.Output("steps", display_name="steps", tooltip="Denoising steps of a rollout, for the scheduler node."),
         io.Float.Output("cfg", display_name="cfg", tooltip="For Stepwise SDE Sampler and for the stock KSampler."),
         io.Float.Output("guidance", display_name="guidance", tooltip="For Flux Guidance. 0 where the model has no such input."),
-        io.Float.Output("shift", display_name="shift", tooltip="For the ModelSampling node that the note names. Where the note calls it ComfyUI's own, the model has it without that node."),
+        io.Float.Output(
+            "shift",
+            display_name="shift",
+            tooltip="For the ModelSampling node that the note names. Where the note calls it ComfyUI's own, the model has it without that node.",
+        ),
         io.Int.Output("width", display_name="width", tooltip="For the empty latent, in px."),
         io.Int.Output("height", display_name="height", tooltip="For the empty latent, in px."),
         io.Int.Output("group_size", display_name="group_size", tooltip="Pictures a prompt, for Stepwise SDE Sampler."),

@@ -13,8 +13,8 @@ from ..training.trajectory import Trajectory
 from . import convert, validate
 from .contact_sheet import contact_sheet
 from .progress import Progress
-from .recommended import AUTO, law_of, row_of
-from .sockets import CATEGORY, MAX_SEED
+from .recommended import law_of, row_of
+from .sockets import AUTO, CATEGORY, MAX_SEED
 from .sockets import Trajectory as TrajectorySocket
 
 LAW = "How a step adds noise. ddim (the paper's), cps and precise keep the noise level exactly right; flow and dance are those of Flow-GRPO and DanceGRPO."

@@ -11,8 +11,7 @@ from ..training.trajectory import Credit as CreditData
 from ..training.trajectory import Trajectory as TrajectoryData
 from . import validate
 from .handover import hand_over
-from .recommended import AUTO
-from .sockets import CATEGORY, Credit, Trajectory, advanced
+from .sockets import AUTO, CATEGORY, Credit, Trajectory, advanced
 
 
 class GRPOLoRATrainer(io.ComfyNode):

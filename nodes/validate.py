@@ -2,12 +2,13 @@
 
 from ..training.core.transitions import resolve_eta
 from ..training.job import check_run_name
+from .sockets import AUTO
 
 
 def law_and_eta(law: str | None, eta: float | None) -> bool | str:
     """True, or why this eta does not fit this law. With "auto" the law is not known yet; the sampler checks then."""
     try:
-        return law in (None, "auto") or eta is None or resolve_eta(law, eta) >= 0
+        return law in (None, AUTO) or eta is None or resolve_eta(law, eta) >= 0
     except ValueError as error:
         return str(error)
 
