@@ -11,9 +11,9 @@ from comfy_api.latest import io
 from ..training.backends.lora_files import read_tensors
 from ..training.backends.unmerged import merging_rounds, read_factors, with_unmerged_lora
 from ..training.config import Origin
-from ..training.job import RunFolder, all_runs, check_run_name, digest_of, retry_sharing
+from ..training.job import RunFolder, all_runs, digest_of, retry_sharing
 from ..training.start import KIND, describe_start
-from . import convert
+from . import convert, validate
 from .progress import Progress
 from .sockets import CATEGORY, advanced
 
@@ -41,10 +41,7 @@ class LiveLoRA(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, run_name: str | None) -> bool | str:
-        try:
-            return run_name is None or bool(check_run_name(run_name))
-        except ValueError as error:
-            return str(error)
+        return validate.run(run_name)
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = None, version: int | None = NEWEST, use_ema: bool | None = False, start_from: str | None = NO_START, **_: Any) -> str:

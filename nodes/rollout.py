@@ -7,14 +7,15 @@ from comfy_api.latest import io
 
 from ..training.conditioning import checked
 from ..training.core.schedule import Schedule
-from ..training.core.transitions import LAWS, resolve_eta
+from ..training.core.transitions import LAWS
 from ..training.rollout import rollout
 from ..training.trajectory import Trajectory
-from . import convert
+from . import convert, validate
 from .base_model import base_of
 from .contact_sheet import contact_sheet
 from .progress import Progress
-from .sockets import CATEGORY, MAX_SEED
+from .recommended import law_of, row_of
+from .sockets import AUTO, CATEGORY, MAX_SEED
 from .sockets import Trajectory as TrajectorySocket
 
 LAW = "How a step adds noise. ddim (the paper's), cps and precise keep the noise level exactly right; flow and dance are those of Flow-GRPO and DanceGRPO."
@@ -39,15 +40,12 @@ class StepwiseSDESampler(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, law: str | None, eta: float | None) -> bool | str:
-        try:
-            return law is None or eta is None or resolve_eta(law, eta) >= 0
-        except ValueError as error:
-            return str(error)
+        return validate.law_and_eta(law, eta)
 
     @classmethod
     def execute(cls, model: Any, positive: list, negative: list, latent_image: dict, sigmas: Any, group_size: int, cfg: float, law: str, eta: float, seed: int, floor_first: bool, rows_per_call: int) -> io.NodeOutput:
         convert.check_model(model)  # first: another kind of model has other sigmas, and their message would mislead
-        schedule = Schedule.of(sigmas.tolist(), law, eta, floor_first)
+        schedule = Schedule.of(sigmas.tolist(), *law_of(model, law, eta), floor_first)
         trajectory = roll_out(cls, model, positive, negative, latent_image, schedule, group_size, cfg, seed, rows_per_call)
         return io.NodeOutput(trajectory, convert.to_latent(model, trajectory.states[-1]))
 
@@ -61,7 +59,7 @@ def inputs() -> list[io.Input]:
         io.Sigmas.Input("sigmas", tooltip="From a scheduler node, denoise 1. 10 steps are usual for training."),
         io.Int.Input("group_size", default=8, min=2, max=256, tooltip="Pictures a prompt. They are compared with each other, so at least 2; more give a steadier lesson and cost more time."),
         io.Float.Input("cfg", default=1.0, min=0.0, max=30.0, step=0.1, round=0.01, tooltip="Guidance, for the rollout and for the training. 1 is fastest: it needs no negative pass."),
-        io.Combo.Input("law", options=list(LAWS), default="ddim", tooltip=LAW),
+        io.Combo.Input("law", options=[AUTO, *LAWS], default="ddim", tooltip=f"{LAW} auto takes the law recommended for the model."),
         io.Float.Input("eta", default=-1.0, min=-1.0, max=4.0, step=0.05, round=0.01, tooltip=ETA),
         io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Decides all noise. Leave the control on 'increment': with an unchanged seed the next Queue would do nothing."),
         io.Boolean.Input("floor_first", default=True, tooltip="Let the very first step of ddim and flow be random as well; layout is decided there. Off takes the literal formula, whose first step has no noise."),
@@ -85,7 +83,7 @@ def roll_out(node: Any, model: Any, positive: list, negative: list, latent: dict
     path = rollout(velocity, schedule, [prompt.index for prompt in prompts], group_size, shape, seed, sheet)
     seconds = time.perf_counter() - start
     progress.announce(f"{len(prompts) * group_size} pictures in {seconds:.1f} s ({calls} network rows)")
-    return Trajectory(path.states, path.velocities, schedule, prompts, negative, cfg, seed, convert.origin_of(model), base, path.evaluations, seconds)
+    return Trajectory(path.states, path.velocities, schedule, prompts, negative, cfg, seed, convert.origin_of(model), base, path.evaluations, seconds, row_of(model, base).name)
 
 
 NODES = [StepwiseSDESampler]

@@ -38,6 +38,8 @@ class Trajectory:
     """Rows that went through the network to make it."""
     seconds: float = 0.0
     """How long the rollout took."""
+    architecture: str = ""
+    """Name of the model's row in training/defaults.py."""
 
     @property
     def group_size(self) -> int:

@@ -12,7 +12,7 @@ from stepwise_grpo.training.trajectory import Credit
 
 pytestmark = pytest.mark.usefixtures("comfy")
 
-WIDGETS = {"targets": "attention", "target_pattern": "", "rank": 4, "alpha": 8.0, "optimiser": "adamw"}
+WIDGETS = {"learning_rate": 1e-3, "clip": 1e-3, "targets": "attention", "target_pattern": "", "rank": 4, "alpha": 8.0, "optimiser": "adamw"}
 
 
 def entry(tag=None, **options):

@@ -3,6 +3,7 @@
 Figures that a test compares with a bound are recorded as its properties; ``pytest -rP`` prints them.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from torch.utils.checkpoint import checkpoint as recompute_in_backward
 from stepwise_grpo.tests.architectures import ARCHITECTURES, build, detection_of
 from stepwise_grpo.tests.bench import ROWS, TIMES, Bench, distance, learnt, random_direction
 from stepwise_grpo.training import lora
+from stepwise_grpo.training.conditioning import flatten, unflatten
+from stepwise_grpo.training.core.schedule import Schedule
+from stepwise_grpo.training.experience import Experience
 from stepwise_grpo.training.optimiser import make_optimiser
-from stepwise_grpo.training.update import update
+from stepwise_grpo.training.update import RefusedExperience, update
 
 FP8 = torch.float8_e4m3fn
 each = pytest.mark.parametrize("bench", ARCHITECTURES, indirect=True)
@@ -49,6 +53,41 @@ def test_the_graphs_rollout_is_trained_on_from_a_ratio_of_1(bench, checkpoint, f
     assert 0 < metrics["grad_norm"] < float("inf")
     moved = {name for name, weight in policy.weights().items() if not torch.equal(weight, before[name])}
     assert moved >= {name for name in before if "lora_B" in name and not bench.architecture.is_dead(name)}
+
+
+def trained(bench: Bench, experience: Experience) -> dict[str, Any]:
+    """The metrics of an update with the experience, its conditioning as it comes out of a file."""
+    tensors: dict[str, Any] = {}
+    trees = [flatten(entries, f"prompt/{i}", tensors) for i, entries in enumerate(experience.conditioning)]
+    experience = replace(experience, conditioning=[unflatten(tree, tensors) for tree in trees])
+    with detection_of(bench.architecture):
+        policy = bench.backend.open_policy(bench.job(), False)
+    with policy.prompts(experience.conditioning, experience.negative, experience.cfg, list(experience.states[0].shape)):
+        return update(policy, make_optimiser(policy, experience.settings), experience, seed=0)
+
+
+@pytest.mark.parametrize(
+    "bench, steps, cfg, guidance, law",
+    [("sd3", 10, 4.0, None, "ddim"), ("flux", 6, 1.0, 3.5, "flow"), ("flux2", 10, 1.0, 4.0, "ddim"), ("z_image", 8, 1.0, None, "ddim"), ("sd3", 4, 1.0, None, "ddim")],
+    ids=["true cfg", "guidance 3.5", "guidance 4", "8 steps", "4 steps"],
+    indirect=["bench"],
+)  # fmt: skip
+def test_true_cfg_guidance_distilled_and_few_step_models_are_trained_as_they_were_sampled(bench, steps, cfg, guidance, law, figure):
+    bench.prompts = [[[text, options | {"guidance": guidance}] for text, options in entries] for entries in bench.prompts]  # None: no Flux Guidance
+    shifted = [3 * t / (1 + 2 * t) for t in torch.linspace(1, 0, steps + 1).tolist()]
+    experience = bench.experience(cfg, Schedule.of(shifted, law, -1))
+    assert experience.schedule.stochastic == tuple(range(steps - 1))  # all but the last
+    metrics = trained(bench, experience)
+    assert figure("ratio_error_max", metrics["ratio_error_max"]) <= 1e-6
+    assert figure("graph_velocity_error", metrics["graph_velocity_error"]) <= 1e-5
+    assert 0 < metrics["grad_norm"] < float("inf")
+    other_cfg = replace(experience, cfg=cfg + 3)
+    other_guidance = replace(experience, conditioning=[[[text, options | {"guidance": 1.0}] for text, options in entries] for entries in experience.conditioning])
+    for other in (other_cfg, *([] if guidance is None else [other_guidance])):
+        try:
+            assert figure("velocity of another guidance", trained(bench, other)["graph_velocity_error"]) > 1e-3
+        except RefusedExperience as refusal:
+            assert "another model, prompt, cfg or patch" in str(refusal)
 
 
 @each
