@@ -54,6 +54,18 @@ class TestFingerprint:
 
         self.of = fingerprint
 
+    def test_the_lora_that_a_run_starts_from_counts(self, tmp_path, monkeypatch):
+        import folder_paths
+
+        monkeypatch.setitem(folder_paths.folder_names_and_paths, "loras", ([str(tmp_path)], {".safetensors"}))
+        bare = self.of(tmp_path, "a", 0, False)
+        (tmp_path / "style.safetensors").write_bytes(b"\0" * 100)
+        begun = [self.of(tmp_path, "a", version, False, "style.safetensors") for version in (0, -1)]
+        (tmp_path / "style.safetensors").write_bytes(b"\0" * 101)
+        replaced = [self.of(tmp_path, "a", version, False, "style.safetensors") for version in (0, -1)]
+        assert bare not in begun and not set(begun) & set(replaced)
+        assert self.of(tmp_path, "a", 0, False, "gone.safetensors").startswith("unreadable")
+
     def test_newest_follows_the_pointer(self, tmp_path):
         before = self.of(tmp_path, "a", -1, False)
         version_by_hand(tmp_path, "a", 1)

@@ -1,6 +1,8 @@
 """A version in the layout of diffusers and PEFT, loaded by diffusers' and PEFT's own loaders into models of the same sizes."""
 
-import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from stepwise_grpo.tests.architectures import ARCHITECTURES, detection_of
 from stepwise_grpo.tests.bench import Bench
+from stepwise_grpo.tests.nodes.graphs import ROOT, version_by_hand
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.export import export
 from stepwise_grpo.training.job import RunFolder, digest_of, write_whole
@@ -152,17 +155,24 @@ def test_peft_loads_the_adapter_folder(bench, tmp_path):
     assert sum(d.square().sum().item() for d in loaded.values()) == pytest.approx(sum(d.square().sum().item() for d in delta.values()), rel=1e-5)
 
 
-@sd3
+PIPELINES = {"sd3": "SD3LoraLoaderMixin", "flux": "FluxLoraLoaderMixin", "qwen_image": "QwenImageLoraLoaderMixin", "z_image": "ZImageLoraLoaderMixin"}
+
+
+@pytest.mark.parametrize("bench", PIPELINES, indirect=True)
 def test_a_pipelines_loader_takes_the_file(bench, tmp_path):
     pytest.importorskip("diffusers")
-    from diffusers.loaders import SD3LoraLoaderMixin
+    import diffusers.loaders
 
+    loader = getattr(diffusers.loaders, PIPELINES[bench.name])
     folder, delta = version_of(bench, tmp_path)
     path = exported(bench, folder, 1, "diffusers")
-    found = SD3LoraLoaderMixin.lora_state_dict(str(path.parent), weight_name=path.name)
+    found = loader.lora_state_dict(str(path.parent), weight_name=path.name)
     model = transformer(bench)
-    SD3LoraLoaderMixin.load_lora_into_transformer(found, transformer=model)
-    assert len(adapter_deltas(model)) == 4 * 3 + 3  # four fused layers and three others make the 7 of tests/architectures.py
+    more = {"network_alphas": None} if bench.name == "flux" else {}
+    loader.load_lora_into_transformer(found, transformer=model, **more)
+    loaded = adapter_deltas(model)
+    assert 2 * len(loaded) == len(safetensors.torch.load_file(path))
+    assert sum(d.square().sum().item() for d in loaded.values()) == pytest.approx(sum(d.square().sum().item() for d in delta.values()), rel=1e-5)
 
 
 @sd3
@@ -216,17 +226,19 @@ def test_architectures_without_diffusers_names_are_refused_with_what_can_be_used
     assert [path.name for path in folder.loras.iterdir()] == ["v000001.safetensors"]
 
 
-def test_the_command_is_registered(tmp_path):
-    """As typed: an unknown run ends with one sentence and an exit code, not with a traceback."""
-    import subprocess
-    import sys
+def typed(comfyui_folder: Path, output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "training", "export", *arguments, "--output", output, "--comfy", comfyui_folder]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8"})
 
-    from stepwise_grpo.tests.conftest import ROOT
 
-    (tmp_path / "stepwise_grpo").mkdir()
-    place = {"root": str(tmp_path), "argv": [], "folders": {}}
-    (tmp_path / "stepwise_grpo" / "comfyui.json").write_text(json.dumps(place), "utf-8")
-    told = subprocess.run([sys.executable, str(ROOT / "training"), "export", "--help"], capture_output=True, text=True)
-    assert told.returncode == 0 and "--version" in told.stdout and "--ema" in told.stdout
-    listed = subprocess.run([sys.executable, str(ROOT / "training"), "--help"], capture_output=True, text=True)
-    assert "python training export" in listed.stdout
+def test_as_a_command(comfyui_folder, tmp_path):
+    """It writes the file and says where; what cannot be done ends in one sentence and an exit code."""
+    version_by_hand(tmp_path, "my run é")
+    done = typed(comfyui_folder, tmp_path, "my run é")
+    path = RunFolder(tmp_path, "my run é").loras / "v000001_diffusers.safetensors"
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, [str(path)]), done.stderr
+    assert all(name.startswith("transformer.transformer_blocks.") for name in safetensors.torch.load_file(path))
+    refused = typed(comfyui_folder, tmp_path, "my run é", "--version", "7", "--format", "peft")
+    assert refused.returncode == 1 and "has no version 7" in refused.stderr and "Traceback" not in refused.stderr
+    told = subprocess.run([sys.executable, str(ROOT / "training"), "--help"], capture_output=True, text=True)
+    assert "python training export" in told.stdout

@@ -24,6 +24,7 @@ from stepwise_grpo.training.trajectory import Prompt, Trajectory
 sd3 = pytest.mark.parametrize("bench", ["sd3"], indirect=True)
 sd3_and_flux = pytest.mark.parametrize("bench", ["sd3", "flux"], indirect=True)
 RANK = 16
+FLUX_2 = ("to_qkv_mlp_proj", ".attn.to_out")  # further names of the same layers in newer ComfyUI, those of Flux.2
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def layers_by_name(bench: Bench, prefix: str, targets: str = "attention") -> dic
     for name, target in key_map(bench).items():
         key, part = (target[0], target[1]) if isinstance(target, tuple) else (target, None)
         layer = key.removeprefix(lora.PREFIX).removesuffix(".weight")
-        if name.startswith(prefix) and layer in wanted:
+        if name.startswith(prefix) and layer in wanted and not name.endswith(FLUX_2):
             out, width = shapes[layer]
             result[name] = (part[2] if part else out, width)
     return result
