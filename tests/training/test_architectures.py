@@ -188,6 +188,15 @@ def test_a_lora_below_the_trained_one_stays(bench, monkeypatch, figure):
     assert (bench.velocity(dropped) - both).abs().max() > 1e-3
 
 
+@a_few
+@pytest.mark.parametrize("scaled", ["", "marked", "described"])
+def test_a_lora_below_the_trained_one_is_rounded_into_fp8_weights_as_in_the_graph(bench, scaled, figure):
+    below = bench.policy(seed=1)
+    policy = bench.backend.ComfyPolicy(bench.stock(bench.patcher(FP8, scaled), below), bench.job())
+    stock = bench.velocity(bench.stock(bench.patcher(FP8, scaled), below))
+    assert figure("below, fp8", (bench.velocity(policy) - stock).abs().max().item()) <= 1e-5
+
+
 @each
 def test_presets_mean_attention_then_mlp_inside_the_blocks(bench):
     from stepwise_grpo.training.backends.gradients import transformer_blocks

@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import comfy.lora
 import comfy.lora_convert
+import comfy.model_patcher
 import comfy.sd
 import comfy.utils
 import folder_paths
@@ -13,6 +15,7 @@ from comfy.weight_adapter import LoRAAdapter
 
 from ..base import LORA_KIND, UnfitBase
 
+BASE_LAYER = "base_layer"  # where PEFT puts the layer that got a LoRA
 _TEXT_ENCODER = r"lora_(prior_)?te\d*_|text_encoder|te\d?[._]"
 # Where the name of a layer ends and that of its tensor begins, in every form that ComfyUI's loader reads.
 _TENSOR = r"_lora\.|\.(lora[._]|lokr_|hada_|oft_|[ab][12]\.)"
@@ -86,11 +89,28 @@ def follow_layers(patcher: Any) -> None:
         raise RuntimeError("this model's LoRAs are already merged into its weights; stacked LoRAs need a freshly loaded model")
     known = patcher.model.state_dict().keys()
     patcher.patches = {_moved(key, known): value for key, value in patcher.patches.items()}
+    _round_as_before()
+
+
+def _round_as_before() -> None:
+    """ComfyUI rounds a LoRA into fp8 weights at random, by a seed it makes of the weight's name: here of the name that the graph knows."""
+    home = comfy.utils if hasattr(comfy.utils, "string_to_seed") else comfy.model_patcher
+    seed_of = home.string_to_seed
+    if not isinstance(seed_of, _SeedOfLayer):
+        home.string_to_seed = _SeedOfLayer(seed_of)
+
+
+class _SeedOfLayer:
+    def __init__(self, seed_of: Callable[[str], int]) -> None:
+        self._seed_of = seed_of
+
+    def __call__(self, name: str) -> int:
+        return self._seed_of(name.replace(f".{BASE_LAYER}.", "."))
 
 
 def _moved(key: str, known: Any) -> str:
     layer, _, kind = key.rpartition(".")
-    for candidate in (key, f"{layer}.base_layer.{kind}"):
+    for candidate in (key, f"{layer}.{BASE_LAYER}.{kind}"):
         if candidate in known:
             return candidate
     raise ValueError(f"a LoRA below the trained one changes {key!r}, which this model does not have")
