@@ -261,9 +261,7 @@ def steps(bench: Bench, between: Any) -> tuple[Any, torch.optim.Optimizer, list[
     for seed in (0, 1):
         with policy.prompts(experience.conditioning, experience.negative, 1.0, [4, *bench.x.shape[1:]]):
             follow_weights(optimiser)
-            behaviour = None if seed == 0 else start
-            start = policy.weights()
-            norms.append(update(policy, optimiser, experience, seed, behaviour)["grad_norm"])
+            norms.append(update(policy, optimiser, experience, seed)["grad_norm"])
         between(policy, optimiser)
     return policy, optimiser, norms
 
