@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from . import bench_gpu, bench_memory, bench_sizes, bench_update
+from .errors import SetupError
 from .local import start_comfy
 
 PARTS = {
@@ -25,7 +27,11 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     # The demo as it is; the others with the attention that a graphics card computes with, also where there is none.
     start_comfy(*([] if options.part == "update" else ["--use-pytorch-cross-attention"]))
-    result = PARTS[options.part][0].run(options)
+    try:
+        result = PARTS[options.part][0].run(options)
+    except SetupError as error:
+        print(f"dev.py: {error}", file=sys.stderr)
+        return 1
     text = json.dumps(result, indent=1, ensure_ascii=False)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

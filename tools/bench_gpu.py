@@ -56,7 +56,8 @@ def figures(name: str, size: Size, latent: tuple[int, ...], device: torch.device
         event = iteration(policy, size, latent, Path(folder))
     kept = ("rows_per_call", "memory_estimate_bytes", "memory_peak_bytes", "ratio_error_max", "graph_velocity_error", "grad_norm")
     seconds = {"rollout": event["rollout_seconds"]["rollout"], "update": event["seconds"]}
-    return {"parameters": parameters_of(patcher), "weights": str(dtype).removeprefix("torch."), "latent": latent, "seconds": seconds, **{key: event[key] for key in kept}}
+    parameters = parameters_of(patcher) - sum(p.numel() for p in policy.parameters())
+    return {"parameters": parameters, "weights": str(dtype).removeprefix("torch."), "latent": latent, "seconds": seconds, **{key: event[key] for key in kept}}
 
 
 def iteration(policy: Any, size: Size, latent: tuple[int, ...], output: Path) -> dict[str, Any]:

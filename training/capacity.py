@@ -83,8 +83,8 @@ def refusal(needs: int, room: Room, advice: Sequence[str]) -> str:
 
 
 def gib(size: int) -> str:
-    """Bytes for people: '11.2 GiB', '0.03 GiB'."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / GIB:.2g} GiB"
+    """Bytes for people: '11.2 GiB', '32 MiB'."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.3g} MiB"
 
 
 def rows_wanted(steps: int, members: int, group_size: int, updates: int) -> int:

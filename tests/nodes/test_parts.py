@@ -167,3 +167,48 @@ def test_a_trajectory_of_a_model_that_nobody_told_is_not_trained(tmp_path):
     trajectory = Trajectory(states, states[1:], earned.schedule, (None,), [], 1.0, 0, Origin(), None, 1)
     with pytest.raises(ValueError, match="which file this model came from: load it with Base Model, Demo Model, Load Diffusion Model or Load Checkpoint"):
         handover.check(trajectory, earned, handover.RunFolder(tmp_path, "r"))
+
+
+@pytest.mark.parametrize(
+    "share, wait, alive, freed", [(True, True, True, 1), (False, True, True, 0), (True, False, True, 0), (True, True, False, 0)], ids=["shared", "own card", "no wait", "no trainer"]
+)
+def test_comfyuis_models_make_room_for_a_trainer_that_will_work(share, wait, alive, freed, tmp_path, monkeypatch):
+    from stepwise_grpo.nodes import handover
+    from stepwise_grpo.training.config import Origin
+    from stepwise_grpo.training.trajectory import Trajectory
+
+    class Quiet:
+        def __init__(self, *_):
+            pass
+
+        def announce(self, text):
+            pass
+
+    order: list[str] = []
+    monkeypatch.setattr(handover, "Progress", Quiet)
+    monkeypatch.setattr(handover.folder_paths, "get_output_directory", lambda: str(tmp_path))
+    monkeypatch.setattr(handover, "pack", lambda *_: b"experience")
+    monkeypatch.setattr(handover, "make_room_for_trainer", lambda: order.append("freed"))
+    monkeypatch.setattr(handover, "wait_for", lambda *_: order.append("waited"))
+    monkeypatch.setattr(handover.RunFolder, "trainer_is_alive", lambda self: alive)
+    earned = credit(1, 2, 3, "ddim")
+    states = torch.zeros(4, 2, 1)
+    trajectory = Trajectory(states, states[1:], earned.schedule, (None,), [], 1.0, 0, Origin(), {"kind": "demo"}, 1)
+    handover.hand_over(None, trajectory, earned, "shared", {**WIDGETS, "share_gpu": share}, wait)
+    assert order == ["freed"] * freed + ["waited"] * wait
+
+
+def test_a_graphics_card_is_freed_by_comfyuis_own_functions_and_a_cpu_is_left_alone(comfy, monkeypatch):
+    import comfy.model_management as devices
+
+    from stepwise_grpo.demo.comfy_model import load_demo_model
+    from stepwise_grpo.nodes.convert import make_room_for_trainer
+
+    model = load_demo_model()
+    loaded = lambda: any(entry.model is model for entry in devices.current_loaded_models)
+    devices.load_models_gpu([model])
+    make_room_for_trainer()
+    assert loaded()
+    monkeypatch.setattr(devices, "is_device_cpu", lambda device: False)
+    make_room_for_trainer()
+    assert not loaded()

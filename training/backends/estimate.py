@@ -22,7 +22,10 @@ META = torch.device("meta")
 
 @dataclass(frozen=True)
 class RowCost:
-    """Bytes on top of weights, LoRA, its gradients and optimiser: ``fixed`` once a call, ``row`` for each of its rows."""
+    """Bytes on top of weights, LoRA, its gradients and optimiser: ``fixed`` once a call, ``row`` for each of its rows.
+
+    A first row that is cheaper than the others makes ``fixed`` negative.
+    """
 
     fixed: int
     row: int
@@ -40,7 +43,8 @@ def estimate(patcher: Any, switch: Switch, velocity: Callable[[Any], Any], shape
     memory = comfy.model_management.get_total_memory(patcher.load_device)
     with replaced(comfy.model_management, "get_free_memory", _free_memory(memory)):
         one, two = (_peak(velocity(twin), parameters, shape, rows) for rows in (1, 2))
-    return RowCost(max(0, 2 * one - two), max(1, two - one))
+    row = max(1, two - one)
+    return RowCost(one - row, row)
 
 
 def measure(velocity: Any, parameters: list[Tensor], shape: list[int]) -> RowCost:
