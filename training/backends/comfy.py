@@ -51,17 +51,7 @@ class ModelVelocity:
         self._batcher = ConditioningBatcher(prompts)
 
     def __call__(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
-        parts = [self._part(x, t, rows, chunk) for chunk in torch.arange(len(x)).split(self._limit)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _part(self, x: Tensor, t: Tensor, rows: Tensor, chunk: Tensor) -> Tensor:
-        groups = self._batcher.split(rows[chunk])
-        parts = [self._call(x[chunk][where], t[chunk][where], conditioning) for where, conditioning in groups]
-        if self._tick is not None:
-            self._tick(len(chunk))
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts)[torch.cat([where for where, _ in groups]).argsort()]
+        return self._batcher.each(rows, self._limit, lambda where, conditioning: self._call(x[where], t[where], conditioning))
 
     def _call(self, x: Tensor, t: Tensor, conditioning: list) -> Tensor:
         patcher, device = self._patcher, self._patcher.load_device
@@ -69,6 +59,8 @@ class ModelVelocity:
         conds = {name: comfy.sampler_helpers.convert_cond(entries) for name, entries in (("positive", conditioning), ("negative", self._negative))}
         conds = comfy.samplers.process_conds(patcher.model, x, conds, device, torch.zeros_like(x), None, 0)
         x0 = comfy.samplers.sampling_function(patcher.model, x, t, conds["negative"], conds["positive"], self._cfg, model_options=patcher.model_options)
+        if self._tick is not None:
+            self._tick(len(x))
         return (x - x0) / t.reshape(-1, *[1] * (x.dim() - 1))
 
 
