@@ -8,6 +8,7 @@ experience is known by its id and only removed.
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 
 from . import lora
-from .config import Job, from_json
+from .config import Job, UpdateSettings, from_json
+from .core.schedule import Schedule
 from .experience import Experience, unpack
 from .job import RunFolder, digest_of, retry_sharing, write_whole
 from .update import RefusedExperience, make_optimiser, update
@@ -30,10 +32,13 @@ class DroppedExperience(ValueError):
 
 
 class LiveRun:
-    """The committed state of a run in memory. ``policy`` is ``ComfyPolicy`` or anything that has its methods."""
+    """The committed state of a run in memory. ``policy`` is ``ComfyPolicy`` or anything that has its methods.
 
-    def __init__(self, folder: RunFolder, job: Job, policy: Any) -> None:
-        self.folder, self.job, self.policy = folder, job, policy
+    Of several processes that train one run together only one ``writes``; the others go through the same versions in memory.
+    """
+
+    def __init__(self, folder: RunFolder, job: Job, policy: Any, writes: bool = True) -> None:
+        self.folder, self.job, self.policy, self.writes = folder, job, policy, writes
         self.used = {event["experience"] for event in folder.events()}
         self.restore()
 
@@ -53,14 +58,22 @@ class LiveRun:
         experience = unpack(path)
         self._check(experience)
         behaviour = self._behaviour(experience)
+        return self.step(experience.settings, id, lambda optimiser: (_about(experience), experience.texts, self._update(experience, behaviour)))
+
+    def step(self, settings: UpdateSettings, id: str, work: Callable[[torch.optim.Optimizer], tuple[dict[str, Any], list[str], dict[str, Any]]]) -> dict[str, Any]:
+        """One version by ``work(optimiser)``, which moves the policy and returns facts, prompts and metrics of what it used; its event.
+
+        Whatever goes wrong, the run is back at its last version.
+        """
         if self.optimiser is None:
-            self.optimiser = make_optimiser(self.policy, experience.settings)
+            self.optimiser = make_optimiser(self.policy, settings)
         try:
-            metrics = self._update(experience, behaviour)
+            facts, texts, metrics = work(self.optimiser)
+            self._average(settings.ema)
         except BaseException:
             self.restore()
             raise
-        return self._commit(experience, metrics, id)
+        return self._commit(facts, texts, metrics, id)
 
     def _update(self, e: Experience, behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
         rows = min(e.settings.rows_per_call or 64, len(e.schedule.stochastic) * e.states.shape[1])
@@ -72,7 +85,6 @@ class LiveRun:
             if any(word in str(error).lower() for word in MAY_PASS):
                 raise
             raise RefusedExperience(f"the model cannot compute with it: {error}") from error
-        self._average(e.settings.ema)
         return metrics
 
     def _check(self, e: Experience) -> None:
@@ -106,30 +118,37 @@ class LiveRun:
         now = self.policy.weights()
         self.ema = {name: w.lerp(now[name], 1 - decay) for name, w in self.ema.items()} if self.ema else now
 
-    def _commit(self, e: Experience, metrics: dict[str, Any], id: str) -> dict[str, Any]:
+    def _commit(self, facts: dict[str, Any], texts: list[str], metrics: dict[str, Any], id: str) -> dict[str, Any]:
         version, weights = self.version + 1, self.policy.weights()
-        about = {"run": self.folder.name, "version": version, "prompts": e.texts}
-        matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha))
+        matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha, lora.prefix_of(self.job)))
         if matched != total:
             self.restore()
             raise RefusedExperience(f"ComfyUI's loader would recognise only {matched} of {total} layers of the LoRA")
-        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **_about(e), **metrics}
+        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **facts, **metrics}
         if not all(math.isfinite(value) for value in event.values() if isinstance(value, float)):
             self.restore()
             raise RefusedExperience("its rewards or metrics are too large to be numbers")
+        about = {"run": self.folder.name, "version": version, "prompts": texts}
         data = lora.save(weights, self.job, about)
-        keep_foreign(self.folder.version_file(version), data)
-        write_whole(self.folder.version_file(version), data)
+        if self.writes:
+            self._write(data, weights, about, event)
+        self.version, self.digest = version, digest_of(data)
+        self.used.add(id)
+        if self.writes:
+            self._forget_old_states()
+        return event
+
+    def _write(self, data: bytes, weights: dict[str, Tensor], about: dict[str, Any], event: dict[str, Any]) -> None:
+        version = event["version"]
+        path = self.folder.version_file(version)
+        keep_foreign(path, data)
+        write_whole(path, data)
         if self.ema:
             write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))
         write_whole(self._state_file(version), self._state(weights))
         self.folder.append_event(event)
-        file = self.folder.version_file(version).relative_to(self.folder.output).as_posix()
-        self.folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": id})
-        self.version, self.digest = version, digest_of(data)
-        self.used.add(id)
-        self._forget_old_states()
-        return event
+        file = path.relative_to(self.folder.output).as_posix()
+        self.folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": event["experience"]})
 
     def _state_file(self, version: int) -> Path:
         return self.folder.state / f"v{version:06d}.safetensors"
@@ -160,19 +179,22 @@ class LiveRun:
 
 
 def _about(e: Experience) -> dict[str, Any]:
-    final = e.rewards[-1]
-    start = e.rewards[0]
+    about = {key: e.about.get(key) for key in ("seed", "credit", "evaluations", "zero_variance_groups")}
+    return {**facts(e.rewards, e.schedule, e.settings, e.origin.version), **about, "rollout_seconds": e.about.get("seconds")}
+
+
+def facts(rewards: Tensor, schedule: Schedule, settings: UpdateSettings, behaviour_version: int) -> dict[str, Any]:
+    """What an event tells of ``rewards`` (K + 1, B) and of how they came about."""
+    start, final = rewards[0], rewards[-1]
     return {
-        "behaviour_version": e.origin.version,
+        "behaviour_version": behaviour_version,
         "reward_mean": final.mean().item(),
         "reward_std": final.std(correction=0).item(),
         "reward_start": start.mean().item() if start.isfinite().all() else None,
-        "law": e.schedule.law,
-        "eta": e.schedule.eta,
-        "clip": e.settings.clip,
+        "law": schedule.law,
+        "eta": schedule.eta,
+        "clip": settings.clip,
         "pictures": len(final),
-        **{key: e.about.get(key) for key in ("seed", "credit", "evaluations", "zero_variance_groups")},
-        "rollout_seconds": e.about.get("seconds"),
     }
 
 
