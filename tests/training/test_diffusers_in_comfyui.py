@@ -134,7 +134,7 @@ def policy_of(name: str, network: nn.Module, targets: str) -> DiffusersPolicy:
 
     architecture = ARCHITECTURES[name]
     job = Job(base={"kind": "diffusers", "name": name, "prefix": architecture.prefix}, targets=targets, rank=4, alpha=8.0)
-    policy = DiffusersPolicy(copy.deepcopy(network), architecture, job, GUIDANCE)
+    policy = DiffusersPolicy(copy.deepcopy(network), architecture, job, torch.device("cpu"), GUIDANCE)
     generator = torch.Generator().manual_seed(9)
     policy.set_weights({key: torch.randn(w.shape, generator=generator) * (0.02 if "lora_B" in key else 0.25) for key, w in policy.weights().items()})
     return policy

@@ -41,7 +41,7 @@ def policy_of(pipeline: Any, name: str, checkpoint: bool = False, targets: str =
     network.load_state_dict(pipeline.transformer.state_dict())
     architecture = ARCHITECTURES[name]
     base = {"kind": "diffusers", "name": name, "prefix": architecture.prefix}
-    return DiffusersPolicy(network, architecture, Job(base=base, targets=targets, rank=4, alpha=8.0, **job), GUIDANCE, checkpoint)
+    return DiffusersPolicy(network, architecture, Job(base=base, targets=targets, rank=4, alpha=8.0, **job), CPU, GUIDANCE, checkpoint)
 
 
 def learn(policy: DiffusersPolicy, seed: int = 0) -> DiffusersPolicy:

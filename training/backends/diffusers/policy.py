@@ -15,15 +15,16 @@ from .architectures import Architecture
 class DiffusersPolicy:
     """It owns its network: the layers of the LoRA go into the module itself."""
 
-    def __init__(self, network: nn.Module, architecture: Architecture, job: Job, guidance: float = 3.5, checkpoint: bool = False, lockstep: bool = False) -> None:
+    def __init__(
+        self, network: nn.Module, architecture: Architecture, job: Job, device: torch.device, guidance: float = 3.5, checkpoint: bool = False, lockstep: bool = False
+    ) -> None:
         """``guidance``: what guidance-distilled networks are told. ``checkpoint``: compute blocks again in backward.
 
         ``lockstep``: only rows of one prompt in a call, so that processes with equally many prompts call equally often.
         """
         self.network, self.job, self._architecture = network, job, architecture
         self._guidance, self._lockstep = guidance, lockstep
-        parameter = next(network.parameters())
-        self._device, self._dtype = parameter.device, parameter.dtype
+        self._device, self._dtype = device, network.dtype
         if checkpoint:
             network.enable_gradient_checkpointing()
         lora.inject(network, job)
