@@ -111,12 +111,13 @@ class Headless:
         prompts = [Prompt(self._texts[index], index, self._conditioning[index]) for index in mine]
         seed = settings.seed * 1_000_000 + version
         credit, metrics = iterate(self._run.policy, optimiser, self._plan, prompts, self._negative, self._decode, self._reward, seed, peers)
-        return self._facts(credit, seed), [self._texts[index] for index in chosen], metrics
+        seconds = {"rollout": metrics.pop("seconds_rollout"), **credit.seconds}
+        return self._facts(credit, seed, seconds), [self._texts[index] for index in chosen], metrics
 
-    def _facts(self, credit: Credit, seed: int) -> dict[str, Any]:
+    def _facts(self, credit: Credit, seed: int, seconds: dict[str, float]) -> dict[str, Any]:
         rewards = self._peers.gather(credit.rewards, dim=1)
         (zero,) = self._peers.sum([credit.zero_variance_groups])
-        about = {"seed": seed, "credit": credit.scheme, "zero_variance_groups": int(zero), "rollout_seconds": credit.seconds}
+        about = {"seed": seed, "credit": credit.scheme, "zero_variance_groups": int(zero), "rollout_seconds": seconds}
         return {**facts(rewards, credit.schedule, self._plan.update, self._run.version), **about}
 
 

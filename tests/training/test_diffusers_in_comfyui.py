@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stepwise_grpo.tests import pipelines
-from stepwise_grpo.tests.architectures import ARCHITECTURES as COMFY
-from stepwise_grpo.tests.architectures import Architecture, detection_of
+from stepwise_grpo.tests.architectures import Architecture
+from stepwise_grpo.tests.twins import SAME, comfy_architecture, network_of, patcher_of, stock
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.backends.diffusers.architectures import ARCHITECTURES
 from stepwise_grpo.training.backends.diffusers.policy import DiffusersPolicy
@@ -20,7 +18,6 @@ from stepwise_grpo.training.comfyui import prepare
 from stepwise_grpo.training.config import Job
 
 GUIDANCE, TOKENS = 4.0, 6  # 4: see tests/architectures.py
-SAME = {"sd3": "sd35", "flux": "flux", "qwen_image": "qwen_image", "z_image": "z_image", "wan": "wan21"}  # names of tests/architectures.py
 TIMES, ROWS = torch.tensor([0.9, 0.5, 0.2]), torch.tensor([0, 1, 0])
 
 
@@ -35,66 +32,11 @@ def backend(comfyui_folder: Path) -> Iterator[Any]:
         yield backend
 
 
-def comfy_architecture(name: str) -> Architecture:
-    """As in tests/architectures.py, with the sizes of tests/pipelines.py where these differ.
-
-    Qwen-Image counts places from the middle, and with an odd number of patches ComfyUI's middle is another than diffusers'.
-    """
-    found = COMFY[SAME[name]]
-    if name == "flux":
-        return replace(found, pooled=16, config=found.config | {"vec_in_dim": 16})
-    return replace(found, latent=(16, 1, 4, 8)) if name == "qwen_image" else found
-
-
-def network_of(name: str) -> nn.Module:
-    network = pipelines.make(name).transformer
-    if name == "z_image":
-        # Two widths that diffusers and ComfyUI agree on for the released model only: ComfyUI rounds up to 256s, diffusers does not.
-        from diffusers.models.transformers.transformer_z_image import FeedForward, TimestepEmbedder
-
-        network.t_embedder = TimestepEmbedder(256, mid_size=256)
-        for block in (*network.layers, *network.noise_refiner, *network.context_refiner):
-            block.feed_forward = FeedForward(256, 768)
-    return network
-
-
-def checkpoint_of(name: str, network: nn.Module, config: dict[str, Any]) -> dict[str, Tensor]:
-    """The network's weights under ComfyUI's names, by ComfyUI's own maps; they fuse q, k and v and swap scale and shift."""
-    import comfy.utils
-
-    given, found = dict(network.state_dict()), {}
-    if name == "qwen_image":
-        return given
-    if name == "wan":
-        return {wan_name(key): weight for key, weight in given.items()}
-    maps = {"sd3": comfy.utils.mmdit_to_diffusers, "flux": comfy.utils.flux_to_diffusers, "z_image": comfy.utils.z_image_to_diffusers}
-    for key, target in maps[name](config).items():
-        if key not in given:
-            continue
-        to, where, change = (target, None, None) if isinstance(target, str) else (*target, None)[:3]
-        weight = given.pop(key) if change is None else change(given.pop(key))
-        found.setdefault(to, []).append((where[1] if where else 0, weight))
-    assert not given
-    return {to: torch.cat([weight for _, weight in sorted(parts, key=lambda part: part[0])]) for to, parts in found.items()}
-
-
-def wan_name(key: str) -> str:
-    """As the released checkpoints are named. Norms 2 and 3 of a block have each other's names."""
-    key = ARCHITECTURES["wan"].file_name(key)
-    key = {"scale_shift_table": "head.modulation"}.get(key, key.replace("scale_shift_table", "modulation"))
-    return key.replace("attn1.", "self_attn.").replace("attn2.", "cross_attn.").replace(".norm2.", ".norm3.")
-
-
 @pytest.fixture(scope="module")
-def pair(request, backend) -> tuple[str, Architecture, Any, Any]:
+def pair(request, backend) -> tuple[str, Architecture, Any, nn.Module]:
     """An architecture: its name, ComfyUI's side of it, a patcher of the stock loader, and the diffusers network with the same weights."""
-    import comfy.sd
-
-    name = request.param
-    architecture, network = comfy_architecture(name), network_of(name)
-    with detection_of(architecture), torch.no_grad():
-        patcher = comfy.sd.load_diffusion_model_state_dict({key: weight.clone() for key, weight in checkpoint_of(name, network, architecture.config).items()})
-    return name, architecture, patcher, network
+    network = network_of(request.param)
+    return request.param, comfy_architecture(request.param), patcher_of(request.param, network), network
 
 
 each = pytest.mark.parametrize("pair", SAME, indirect=True)
@@ -138,15 +80,6 @@ def policy_of(name: str, network: nn.Module, targets: str) -> DiffusersPolicy:
     generator = torch.Generator().manual_seed(9)
     policy.set_weights({key: torch.randn(w.shape, generator=generator) * (0.02 if "lora_B" in key else 0.25) for key, w in policy.weights().items()})
     return policy
-
-
-def stock(patcher: Any, data: bytes, folder: Path) -> Any:
-    import comfy.sd
-    import comfy.utils
-
-    path = folder / "version.safetensors"
-    path.write_bytes(data)
-    return comfy.sd.load_lora_for_models(patcher, None, comfy.utils.load_torch_file(str(path), safe_load=True), 1.0, 0)[0]
 
 
 @each
