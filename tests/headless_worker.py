@@ -42,7 +42,7 @@ def shard() -> None:
 
     def sharded() -> object:
         processes = connect()
-        processes.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+        processes.state.fsdp_plugin = FullyShardedDataParallelPlugin()  # as the launcher has put the configuration into the environment
         return processes
 
     def checked(network: object, *more: object) -> None:

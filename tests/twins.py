@@ -1,5 +1,8 @@
 """One network twice, as diffusers and as ComfyUI have it, with the same weights. Imports either only when asked."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from stepwise_grpo.tests import pipelines
 from stepwise_grpo.tests.architectures import ARCHITECTURES as COMFY
 from stepwise_grpo.tests.architectures import Architecture, detection_of
 from stepwise_grpo.training.backends.diffusers.architectures import ARCHITECTURES
+from stepwise_grpo.training.comfyui import prepare
 
 SAME = {"sd3": "sd35", "flux": "flux", "qwen_image": "qwen_image", "z_image": "z_image", "wan": "wan21"}  # names of tests/architectures.py
 
@@ -81,3 +85,25 @@ def stock(patcher: Any, data: bytes, folder: Path) -> Any:
     path = folder / "version.safetensors"
     path.write_bytes(data)
     return comfy.sd.load_lora_for_models(patcher, None, comfy.utils.load_torch_file(str(path), safe_load=True), 1.0, 0)[0]
+
+
+def layers_loaded(name: str, comfyui: Path, tensors: dict[str, Tensor]) -> int:
+    """How many layers of a version file ComfyUI's own loader recognises. Imports ComfyUI into this process."""
+    with in_process(comfyui):
+        import comfy.lora
+
+        known = comfy.lora.model_lora_keys_unet(patcher_of(name, pipelines.make(name).transformer).model, {})
+        return len(comfy.lora.load_lora(dict(tensors), known, log_missing=False))
+
+
+@contextmanager
+def in_process(comfyui: Path) -> Iterator[None]:
+    """Inside it ``import comfy`` means that ComfyUI, on the CPU."""
+    argv = sys.argv
+    prepare({"root": str(comfyui), "argv": ["--cpu"]}, None)
+    try:
+        from stepwise_grpo.training.backends import comfy  # noqa: F401 - tells ComfyUI to read this command line
+
+        yield
+    finally:
+        sys.argv = argv

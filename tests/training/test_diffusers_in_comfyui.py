@@ -1,6 +1,5 @@
 """The LoRA trained on a diffusers network means the same in ComfyUI: same base, same velocity, every key, same change."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from stepwise_grpo.tests.architectures import Architecture
-from stepwise_grpo.tests.twins import SAME, comfy_architecture, network_of, patcher_of, stock
+from stepwise_grpo.tests.twins import SAME, comfy_architecture, in_process, network_of, patcher_of, stock
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.backends.diffusers.architectures import ARCHITECTURES
 from stepwise_grpo.training.backends.diffusers.policy import DiffusersPolicy
-from stepwise_grpo.training.comfyui import prepare
 from stepwise_grpo.training.config import Job
 
 GUIDANCE, TOKENS = 4.0, 6  # 4: see tests/architectures.py
@@ -24,9 +22,7 @@ TIMES, ROWS = torch.tensor([0.9, 0.5, 0.2]), torch.tensor([0, 1, 0])
 @pytest.fixture(scope="module")
 def backend(comfyui_folder: Path) -> Iterator[Any]:
     """ComfyUI in this process, on the CPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", sys.argv)
-        prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
+    with in_process(comfyui_folder):
         from stepwise_grpo.training.backends import comfy as backend
 
         yield backend

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +14,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from stepwise_grpo.tests import pipelines
+from stepwise_grpo.tests import pipelines, twins
 from stepwise_grpo.training import headless
 from stepwise_grpo.training.headless_settings import read_settings
 from stepwise_grpo.training.job import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-PROMPTS = "a red cube\nthe blue ball on the table\n\n# not this one\na green cube left of the ball\n"
+PROMPTS = "a red cube\nthe blue ball on the table\n\n# not this one\na green cube on the table\n"
 # Rewards that differ clearly within a group: normalised credit makes rounding as large as rewards are alike.
 CONFIG = {
     "output": "output", "run": "été 1", "prompts": "prompts.txt", "reward": {"reward": "contrast"}, "precision": "float32", "iterations": 3,
@@ -35,10 +36,14 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def here(tmp_path, model) -> Path:
+    return prepared(tmp_path, model)
+
+
+def prepared(folder: Path, model: Path) -> Path:
     """A folder with a prompt file; ``configured`` puts configuration files there."""
-    (tmp_path / "prompts.txt").write_text(PROMPTS, encoding="utf-8")
-    (tmp_path / "model.txt").write_text(str(model), encoding="utf-8")
-    return tmp_path
+    (folder / "prompts.txt").write_text(PROMPTS, encoding="utf-8")
+    (folder / "model.txt").write_text(str(model), encoding="utf-8")
+    return folder
 
 
 def configured(here: Path, without: str = "", **changes: Any) -> Path:
@@ -158,12 +163,13 @@ def test_ctrl_c_ends_after_the_running_iteration(here):
 # several processes
 
 WORKER = ROOT / "tests" / "headless_worker.py"
-LAUNCH = ("-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
+CONFIGURATIONS = ROOT / "docs" / "accelerate"
 
 
-def launched(processes: int, *words: str | Path, script: Path = WORKER) -> str:
-    count = ("--multi_gpu", "--num_processes", str(processes)) if processes > 1 else ("--num_processes", "1")
-    done = subprocess.run(command(*LAUNCH, *count, script, *words), env=ENVIRON, capture_output=True, encoding="utf-8", errors="replace", timeout=400)
+def launched(configuration: str, *words: str | Path, script: Path = WORKER) -> str:
+    """What the processes say that accelerate starts by one of our configuration files, on the CPU."""
+    start = ("-m", "accelerate.commands.launch", "--config_file", CONFIGURATIONS / f"{configuration}.yaml", "--main_process_port", "0")
+    done = subprocess.run(command(*start, script, *words), env=ENVIRON, capture_output=True, encoding="utf-8", errors="replace", timeout=400)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout + done.stderr
 
@@ -181,28 +187,39 @@ def product_distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> 
     return max(((product(a, layer) - product(b, layer)).norm() / product(a, layer).norm().clamp_min(1e-20)).item() for layer in layers)
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["whole base", "sharded base"])
-def test_two_processes_train_what_one_does(here, sharded):
-    one, two = configured(here, run="one", prompts_per_iteration=3 - sharded), configured(here, run="two", prompts_per_iteration=3 - sharded)
-    launched(1, one, here / "one.pt")
-    said = launched(2, two, here / "two.pt", *["shard"] * sharded)
-    assert not sharded or "holds 50% of the base" in said or "holds 51% of the base" in said
-    gradients = [torch.load(here / f"{name}.pt") for name in ("one", "two")]
-    assert len(gradients[0]) == len(gradients[1]) == 3
-    found = [distance(*pair) for pair in zip(*gradients)]
-    a, b = (RunFolder(here / "output", name) for name in ("one", "two"))
-    product = product_distance(*(safetensors.torch.load(folder.version_file(3).read_bytes()) for folder in (a, b)))
-    print(f"gradients: {found}; product: {product:.1e}")
-    assert max(found) <= 1e-5 and product <= 1e-3
-    for x, y in zip(told(a), told(b)):
-        assert x.keys() == y.keys() and x == {key: pytest.approx(value, rel=1e-3, abs=1e-5) if isinstance(value, float) else value for key, value in y.items()}
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, model) -> dict[int, tuple[list, RunFolder]]:
+    """Gradients and run folder of one process with 3 and with 2 prompts an iteration."""
+    found = {}
+    for prompts in (3, 2):
+        here = prepared(tmp_path_factory.mktemp("one"), model)
+        launched("one", configured(here, prompts_per_iteration=prompts), here / "gradients.pt")
+        found[prompts] = torch.load(here / "gradients.pt"), RunFolder(here / "output", CONFIG["run"])
+    return found
+
+
+@pytest.mark.parametrize(("configuration", "prompts"), [("ddp", 3), ("fsdp", 2)])
+def test_two_processes_train_what_one_does(here, alone, configuration, prompts, comfyui_folder):
+    """With the whole base in each (3 prompts: one process has two of them), and with the base spread over both."""
+    said = launched(configuration, configured(here, prompts_per_iteration=prompts), here / "gradients.pt", *["shard"] * (configuration == "fsdp"))
+    assert said.count("of the base") == (2 if configuration == "fsdp" else 0)
+    (expected, one), found, two = alone[prompts], torch.load(here / "gradients.pt"), RunFolder(here / "output", CONFIG["run"])
+    assert len(expected) == len(found) == 3
+    gradients = [distance(*pair) for pair in zip(expected, found)]
+    versions = [safetensors.torch.load(folder.version_file(3).read_bytes()) for folder in (one, two)]
+    product = product_distance(*versions)
+    print("gradients:", *(f"{value:.1e}" for value in gradients), f"product: {product:.1e}")
+    assert max(gradients) <= 1e-5 and product <= 1e-3
+    for x, y in zip(told(one), told(two)):
+        assert x == {key: pytest.approx(value, rel=1e-3, abs=1e-5) if isinstance(value, float) else value for key, value in y.items()}
+    assert twins.layers_loaded("sd3", comfyui_folder, versions[1]) == len(versions[1]) // 3
 
 
 def test_accelerate_launches_the_command_itself_and_a_run_goes_on_with_more_processes(here):
-    one, two = run(configured(here, run="one")), configured(here, run="two", iterations=1)
-    folder = run(two)
-    launched(2, "headless", configured(here, run="two"), script=ROOT / "training")
-    assert folder.latest()["version"] == 3 and len(list(folder.path.glob("*.part"))) == 0
+    one = run(configured(here, run="one"))
+    folder = run(configured(here, run="two", iterations=1))
+    launched("ddp", "headless", configured(here, run="two"), script=ROOT / "training")
+    assert folder.latest()["version"] == 3
     assert product_distance(*(safetensors.torch.load(each.version_file(3).read_bytes()) for each in (one, folder))) <= 1e-3
 
 
@@ -242,8 +259,8 @@ def refused(path: Path) -> str:
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
 def test_a_wrong_configuration_is_said_in_one_sentence(here, changes, said):
-    pattern = refused(configured(here, **changes)[0] if isinstance(configured(here, **changes), tuple) else configured(here, **changes))
-    assert __import__("re").search(said, pattern) and "\n" not in pattern.strip()
+    message = refused(configured(here, **changes))
+    assert re.search(said, message) and "\n" not in message
 
 
 def test_missing_settings_files_and_prompts_are_named(here):

@@ -79,6 +79,7 @@ def load(source: Source, dtype: str) -> Any:
         import diffusers
     except ImportError:
         raise ValueError("headless training needs two packages more: python -m pip install diffusers accelerate") from None
+    diffusers.utils.logging.disable_progress_bar()
     local = {"local_files_only": True, "dtype": DTYPES[dtype]}
     parts = {}
     pipeline, network = (getattr(diffusers, name) for name in (source.architecture.pipeline, source.architecture.network))
