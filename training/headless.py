@@ -58,7 +58,7 @@ def train(here: Path, settings: HeadlessSettings, until: Callable[[], bool]) -> 
     folder, job = RunFolder(here / settings.output, settings.run), settings.job(source.base())
     processes = _processes()
     peers = Processes(processes.device) if processes.num_processes > 1 else ALONE
-    _check_processes(peers, settings, texts)
+    _check_processes(processes, peers, min(settings.prompts_per_iteration, len(texts)))
     with _alone_in(folder) if peers.rank == 0 else nullcontext():
         if peers.rank == 0:
             folder.agree_on_job(to_json(job))
@@ -139,13 +139,15 @@ def _processes() -> Any:
     return Accelerator(cpu=not (torch.cuda.is_available() or torch.backends.mps.is_available()))
 
 
-def _check_processes(peers: Peers, settings: HeadlessSettings, texts: list[str]) -> None:
+def _check_processes(processes: Any, peers: Peers, prompts: int) -> None:
+    """``ValueError`` where ``prompts`` an iteration cannot be shared by the processes, or where these do not know of each other."""
     logging.getLogger().setLevel(logging.INFO if peers.rank == 0 else logging.WARNING)
-    take = min(settings.prompts_per_iteration, len(texts))
     if int(os.environ.get("WORLD_SIZE", "1")) != peers.count:
         raise ValueError(f"{os.environ['WORLD_SIZE']} processes were started, but accelerate connects {peers.count}: its configuration does not fit this machine")
-    if take < peers.count:
-        raise ValueError(f"prompts_per_iteration must be at least the number of processes, {peers.count}; there are {take} prompts an iteration")
+    if prompts < peers.count:
+        raise ValueError(f"prompts_per_iteration must be at least the number of processes, {peers.count}; there are {prompts} prompts an iteration")
+    if vars(processes.state).get("fsdp_plugin") is not None and prompts % peers.count:
+        raise ValueError(f"with FSDP prompts_per_iteration must be a multiple of the number of processes, {peers.count}; there are {prompts} prompts an iteration")
 
 
 @contextmanager

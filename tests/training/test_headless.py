@@ -113,6 +113,45 @@ def test_another_seed_is_another_run(here):
     assert told(one)[0]["reward_mean"] != told(two)[0]["reward_mean"] and not same(one, two)
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_other_precisions_train_an_fp32_lora(here, precision):
+    folder = run(configured(here, iterations=2, precision=precision))
+    assert {w.dtype for w in safetensors.torch.load(folder.version_file(2).read_bytes()).values()} == {torch.float32}
+    for event in folder.events():
+        assert event["grad_norm"] > 0 and event["ratio_error_max"] <= 1e-5 and event["graph_velocity_error"] < 0.05
+
+
+@pytest.mark.parametrize("name", ["flux", "qwen_image", "z_image", "wan"])
+def test_every_architecture_makes_versions(name, here):
+    model = pipelines.save(name, here / name)
+    sizes = {"width": 16, "height": 16, "frames": 5 if name == "wan" else 1}
+    folder = run(configured(here, model=str(model), iterations=1, prompts_per_iteration=1, group_size=2, **sizes))
+    (event,) = folder.events()
+    assert event["grad_norm"] > 0 and event["ratio_error_max"] <= 1e-5 and event["keys_matched"] == event["keys_total"] > 0
+
+
+def test_prompts_that_processes_cannot_share_are_refused():
+    """What two processes would be told, without starting them."""
+
+    class Two:
+        rank, count = 0, 2
+
+    class Connected:
+        state = type("State", (), {})()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        headless._check_processes(Connected, Two(), 3)
+        with pytest.raises(ValueError, match="at least the number of processes, 2; there are 1"):
+            headless._check_processes(Connected, Two(), 1)
+        Connected.state.fsdp_plugin = object()
+        with pytest.raises(ValueError, match="with FSDP prompts_per_iteration must be a multiple"):
+            headless._check_processes(Connected, Two(), 3)
+        patch.setenv("WORLD_SIZE", "4")
+        with pytest.raises(ValueError, match="4 processes were started, but accelerate connects 2"):
+            headless._check_processes(Connected, Two(), 4)
+
+
 def test_the_reward_rises(here):
     """Contrast of a random network's pictures, seen from 12 steps of the update that a real run would make."""
     settings = {"learning_rate": 0.02, "clip": 0.05, "updates": 2}

@@ -32,11 +32,11 @@ def open_model(source: Source, settings: HeadlessSettings, job: Job, texts: list
     move_encoders(pipeline, device)
     conditioning = [encode(pipeline, architecture, text, device) for text in texts]
     move_encoders(pipeline, None)
-    sharded = processes.state.fsdp_plugin if "fsdp_plugin" in vars(processes.state) else None
-    network = pipeline.transformer if sharded else pipeline.transformer.to(device)
+    sharded = vars(processes.state).get("fsdp_plugin")
+    network = pipeline.transformer if sharded is not None else pipeline.transformer.to(device)
     checkpoint = settings.update_settings().checkpointing != "off"
     policy = DiffusersPolicy(network, architecture, job, device, settings.guidance, checkpoint, lockstep=sharded is not None)
-    if sharded:
+    if sharded is not None:
         shard(network, sharded, device)
     pipeline.vae.to(device)
     return Model(policy, conditioning, VaeDecoder(pipeline, architecture), shape, times)
