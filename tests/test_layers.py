@@ -64,6 +64,19 @@ def test_only_the_backends_know_comfyui():
     assert all(line.startswith("training/backends/") for line in found)
 
 
+def test_only_one_backend_knows_diffusers_and_it_does_not_know_comfyui():
+    """And each is imported only when it is asked for: ComfyUI's own environment has neither."""
+    others = breaches("training/**/*.py", lambda name: not is_from(name, "diffusers", "accelerate"))
+    assert {line.split(":")[0] for line in others} <= {"training/headless.py", "training/backends/diffusers/loading.py"}
+    backend = [file for file in (ROOT / "training" / "backends" / "diffusers").glob("*.py")]
+    assert len(backend) > 3
+    known = (f"{PACK}.training.backends.diffusers", *(f"{PACK}.training.{part}" for part in ("lora", "conditioning", "config", "base", "policy", "headless_settings")))
+    assert not breaches("training/backends/diffusers/*.py", lambda name: name.split(".")[0] not in COMFY and (not is_from(name, PACK) or is_from(name, *known)))
+    at_the_top = [node for file in [*backend, ROOT / "training" / "headless.py"] for node in ast.parse(file.read_text("utf-8")).body]
+    named = [alias.name for node in at_the_top if isinstance(node, ast.Import) for alias in node.names] + [node.module for node in at_the_top if isinstance(node, ast.ImportFrom)]
+    assert not [name for name in named if name and name.split(".")[0] in ("diffusers", "accelerate", "transformers") and not name.startswith("backends")]
+
+
 def test_few_nodes_know_comfyuis_inside():
     found = breaches("nodes/**/*.py", lambda name: not is_from(name, "comfy"))
     assert {line.split(":")[0] for line in found} <= KNOW_COMFY

@@ -22,6 +22,7 @@ SHIPPED = pack.archive_files(ROOT)
 REQUIREMENTS = requirement_lines((ROOT / "requirements.txt").read_text("utf-8"))
 # Literal text that scanners of custom nodes report, wherever it stands.
 FORBIDDEN = (".eval(", "compile(", "import_module", "exec(", "subprocess", "pickle", "os.system", "__import__", "Popen")
+HEADLESS = list(tomlkit.parse((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["headless"])
 HEAVY = {"accelerate", "diffusers", "matplotlib", "peft", "sklearn"}
 
 # An environment of early 2025: names, versions and what binds them to each other. Installing the pack may change none.
@@ -63,6 +64,14 @@ def test_installing_the_pack_changes_no_installed_package(environment, tmp_path)
     added = {name_of(entry["metadata"]["name"]): entry["metadata"]["version"] for entry in report["install"]}
     assert {"peft", "matplotlib", "scikit-learn"} <= set(added)
     assert not {name: (there[name][0], version) for name, version in added.items() if name in there}
+
+
+def test_the_extra_for_headless_training_is_an_extra_and_changes_nothing_beside_todays_comfyui(tmp_path):
+    assert {name_of(line) for line in HEADLESS} == {"diffusers", "accelerate"} and "diffusers" not in {name_of(line) for line in REQUIREMENTS}
+    there = {name: package for name, package in today().items() if name != "diffusers"}
+    report = dry_run([*REQUIREMENTS, *HEADLESS], there, tmp_path)
+    added = {name_of(entry["metadata"]["name"]) for entry in report["install"]}
+    assert {"diffusers", "accelerate"} <= added and not added & set(there)
 
 
 def dry_run(requirements: list[str], there: dict[str, tuple[str, list[str]]], folder: Path) -> dict:

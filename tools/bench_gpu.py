@@ -65,8 +65,8 @@ def iteration(policy: Any, size: Size, latent: tuple[int, ...], output: Path) ->
     from ..training.config import Origin, UpdateSettings, to_json
     from ..training.core.schedule import Schedule
     from ..training.experience import pack
+    from ..training.graph_run import GraphRun
     from ..training.job import RunFolder
-    from ..training.live_run import LiveRun
     from ..training.preview import credit_of
     from ..training.rollout import rollout
     from ..training.trajectory import Prompt, Trajectory
@@ -83,7 +83,7 @@ def iteration(policy: Any, size: Size, latent: tuple[int, ...], output: Path) ->
     folder.agree_on_job(to_json(policy.job))
     folder.queue(pack(trajectory, credit, policy.job, UpdateSettings(updates=1)))
     (file,) = folder.waiting()
-    return LiveRun(folder, policy.job, policy).train(file, "bench", print)
+    return GraphRun(folder, policy.job, policy).train(file, "bench", print)
 
 
 def print_figures(name: str, found: dict[str, Any]) -> None:

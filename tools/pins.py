@@ -48,6 +48,7 @@ CONSTRAINTS = (
 # Only `python dev.py test` needs these. playwright drives a browser that is already on the machine.
 DEV = (
     "comfy-cli==1.23.0",
+    "diffusers==0.42.1",
     "nodesafe==0.6.0",
     "playwright==1.65.2",
     "pytest==9.2.0",

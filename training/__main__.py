@@ -5,7 +5,6 @@ A first word asks for something else: ``python training check --help`` and so on
 
 import argparse
 import logging
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +16,10 @@ from bind import bind  # noqa: E402
 sys.path.pop(0)
 bind()
 
-from stepwise_grpo.training import export  # noqa: E402
+from stepwise_grpo.training import check, export, headless  # noqa: E402
 from stepwise_grpo.training.comfyui import add_options, use_comfyui  # noqa: E402
 from stepwise_grpo.training.run import run  # noqa: E402
+from stepwise_grpo.training.stop import Stop  # noqa: E402
 
 
 def main() -> None:
@@ -49,26 +49,7 @@ def serve(arguments: list[str]) -> None:
     logging.info("stopped; start it again at any time")
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"export": export.main}
-
-
-class Stop:
-    """True once Ctrl-C or a termination was asked for: the running update is finished first, a second Ctrl-C does not wait."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for name, number in signal.Signals.__members__.items():
-            if name in ("SIGINT", "SIGTERM", "SIGBREAK"):
-                signal.signal(number, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
-            raise SystemExit(1)
-        self.asked = True
-        logging.info("stopping after the running update (Ctrl-C again to stop at once; nothing is lost)")
-
-    def __call__(self) -> bool:
-        return self.asked
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"check": check.main, "export": export.main, "headless": headless.main}
 
 
 if __name__ == "__main__":

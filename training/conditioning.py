@@ -3,6 +3,7 @@
 A prompt's conditioning is a list of entries [tensor, dict]; ComfyUI blends several entries of one prompt.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -127,11 +128,11 @@ def unflatten(node: Any, tensors: dict[str, Tensor]) -> Tree:
 
 
 class ConditioningBatcher:
-    """Splits rows of a batch by prompt into sub-batches that may share a network call."""
+    """Splits rows of a batch by prompt into sub-batches that may share a network call; ``apart``: each prompt for itself."""
 
-    def __init__(self, prompts: list[list]) -> None:
+    def __init__(self, prompts: list[list], apart: bool = False) -> None:
         self.prompts = prompts
-        self._signatures = [signature(prompt) for prompt in prompts]
+        self._signatures = [index if apart else signature(prompt) for index, prompt in enumerate(prompts)]
 
     def split(self, rows: Tensor) -> list[tuple[Tensor, list]]:
         """[(positions in ``rows``, conditioning with a row for each)], in a fixed order."""
@@ -139,3 +140,11 @@ class ConditioningBatcher:
         for position, prompt in enumerate(rows.tolist()):
             groups.setdefault(self._signatures[prompt], []).append(position)
         return [(torch.tensor(p), stack([self.prompts[rows[i]] for i in p])) for p in groups.values()]
+
+    def each(self, rows: Tensor, limit: int, call: Callable[[Tensor, list], Tensor]) -> Tensor:
+        """``call(positions, conditioning)`` (n, ...) for sub-batches of at most ``limit`` rows, joined in the order of ``rows``."""
+        parts = [(chunk[where], conditioning) for chunk in torch.arange(len(rows)).split(limit) for where, conditioning in self.split(rows[chunk])]
+        results = [call(where, conditioning) for where, conditioning in parts]
+        if len(results) == 1:
+            return results[0]
+        return torch.cat(results)[torch.cat([where for where, _ in parts]).argsort()]

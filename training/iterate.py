@@ -9,6 +9,7 @@ import torch
 from .config import Origin, PreviewSettings, UpdateSettings
 from .core.schedule import Schedule
 from .experience import Experience
+from .peers import ALONE, Peers
 from .policy import Decoder, Reward
 from .preview import preview
 from .rollout import rollout
@@ -29,8 +30,13 @@ class Plan:
     update: UpdateSettings
 
 
-def iterate(policy: Any, optimiser: torch.optim.Optimizer, plan: Plan, prompts: list[Prompt], negative: list, decode: Decoder, reward: Reward, seed: int) -> tuple[Credit, dict[str, Any]]:
-    """One iteration's credit and metrics; the policy has moved by ``plan.update.updates`` optimiser steps."""
+def iterate(
+    policy: Any, optimiser: torch.optim.Optimizer, plan: Plan, prompts: list[Prompt], negative: list, decode: Decoder, reward: Reward, seed: int, peers: Peers = ALONE
+) -> tuple[Credit, dict[str, Any]]:
+    """One iteration's credit and metrics; the policy has moved by ``plan.update.updates`` optimiser steps.
+
+    Among ``peers`` each process is given prompts of its own: the credit is theirs, the metrics and the step are those of all.
+    """
     conditioning = [prompt.conditioning for prompt in prompts]
     start, rows = time.perf_counter(), plan.update.rows_per_call or plan.preview.rows_per_call
     with policy.prompts(conditioning, negative, plan.cfg, [rows, *plan.shape], rows):
@@ -39,8 +45,8 @@ def iterate(policy: Any, optimiser: torch.optim.Optimizer, plan: Plan, prompts: 
             trajectory = Trajectory(path.states, path.velocities, plan.schedule, tuple(prompts), negative, plan.cfg, seed, Origin(), policy.job.base, path.evaluations)
             rolled = time.perf_counter()
             credit, _ = preview(trajectory, policy.velocity, decode, reward, plan.preview)
-        metrics = update(policy, optimiser, _experience(trajectory, credit, policy.job, plan), seed)
-    evaluations = path.evaluations + credit.evaluations + metrics["update_evaluations"]
+        metrics = update(policy, optimiser, _experience(trajectory, credit, policy.job, plan), seed, peers=peers)
+    evaluations = int(*peers.sum([path.evaluations + credit.evaluations])) + metrics["update_evaluations"]
     return credit, {**metrics, "evaluations": evaluations, "seconds_total": time.perf_counter() - start, "seconds_rollout": rolled - start}
 
 

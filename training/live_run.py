@@ -1,6 +1,6 @@
-"""One run in the trainer's hands: its weights, optimiser and version, and the order in which an update is committed.
+"""One run in the trainer's hands: its weights, optimiser and version, and the order in which a version is committed.
 
-Commit: picture, version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
+Commit: version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
 leaves the old version in force and the experience queued, and doing the update again gives the same bits. After it the
 experience is known by its id and only removed.
 """
@@ -9,34 +9,46 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from . import lora
-from .config import Job, from_json
-from .experience import Experience, unpack
+from .config import Job, UpdateSettings
+from .core.schedule import Schedule
 from .job import RunFolder, digest_of, retry_sharing, write_whole
 from .optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
 from .picture import png
-from .update import RefusedExperience, choose_rows, update
-
-STALENESS_LIMIT = 2  # versions
-MAY_PASS = ("memory", "cuda", "cublas", "cudnn", "hip", "mps")  # words of faults that are the machine's, not the experience's
+from .update import RefusedExperience
 
 
-class DroppedExperience(ValueError):
-    """An experience that came too late; the message says by how much."""
+@dataclass(frozen=True)
+class Lesson:
+    """What a version was made of, beside the weights themselves."""
+
+    facts: dict[str, Any]
+    """For the event: rewards and how they came about."""
+    texts: list[str]
+    """The prompts."""
+    metrics: dict[str, Any]
+    """Of the update."""
+    picture: Tensor | None = None
+    """(H, W, 3) uint8: the best one, for LoRA managers."""
 
 
 class LiveRun:
-    """The committed state of a run in memory. ``policy`` is ``ComfyPolicy`` or anything that has its methods."""
+    """The committed state of a run in memory. ``policy`` is ``ComfyPolicy`` or anything that has its methods.
 
-    def __init__(self, folder: RunFolder, job: Job, policy: Any) -> None:
+    Of several processes that train one run together only one ``writes``; the others go through the same versions in memory.
+    """
+
+    def __init__(self, folder: RunFolder, job: Job, policy: Any, writes: bool = True) -> None:
         class_of(job.optimiser)  # a missing package is said before anything is done
-        self.folder, self.job, self.policy = folder, job, policy
+        self.folder, self.job, self.policy, self.writes = folder, job, policy, writes
         self.used = {event["experience"] for event in folder.events()}
         self.restore()
 
@@ -51,71 +63,26 @@ class LiveRun:
             return
         self._load_state(retry_sharing(self._state_file(self.version).read_bytes))
 
-    def train(self, path: Path, id: str, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-        """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience.
-
-        ``say`` is called with what was decided about memory before the update begins.
-        """
-        experience = unpack(path)
-        self._check(experience)
-        behaviour = self._behaviour(experience)
+    def step(self, settings: UpdateSettings, id: str, work: Callable[[torch.optim.Optimizer], Lesson]) -> dict[str, Any]:
+        """One version by ``work(optimiser)``, which moves the policy; its event. Whatever goes wrong, the run is back at its last version."""
         if self.optimiser is None:
             self.optimiser = make_optimiser(self.policy, kind=self.job.optimiser)
         try:
-            metrics = self._update(experience, behaviour, say)
+            lesson = work(self.optimiser)
+            self._average(settings.ema)
         except BaseException:
             self.restore()
             raise
         finally:
-            if experience.settings.share_gpu:
+            if settings.share_gpu:
                 self._park()
-        return self._commit(experience, metrics, id)
-
-    def _update(self, e: Experience, behaviour: dict[str, Tensor] | None, say: Callable[[str], None]) -> dict[str, Any]:
-        try:
-            e, fit = choose_rows(self.policy, e)
-            say(fit.message)
-            rows = e.settings.rows_per_call
-            shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
-            with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape, memory=fit.beside_weights):
-                follow_weights(self.optimiser)
-                metrics = update(self.policy, self.optimiser, e, seed=self.version, behaviour=behaviour)
-        except (RuntimeError, AssertionError, IndexError, KeyError, TypeError) as error:
-            if any(word in str(error).lower() for word in MAY_PASS):
-                raise
-            raise RefusedExperience(f"the model cannot compute with it: {error}") from error
-        self._average(e.settings.ema)
-        return {**metrics, "rows_per_call": rows, "memory_estimate_bytes": fit.estimate, "memory_peak_bytes": self.policy.peak_bytes()}
+        return self._commit(lesson, id)
 
     def _park(self) -> None:
         """Out of the graphics card before the new version is announced: the graph may want its memory at once."""
         self.policy.park()
         if self.optimiser is not None:
             follow_weights(self.optimiser)
-
-    def _check(self, e: Experience) -> None:
-        if e.job != self.job:
-            raise RefusedExperience("it was made for another base model, targets, rank or alpha than this run trains")
-        if e.origin.version > self.version:
-            raise RefusedExperience(f"it was rolled out with version {e.origin.version}, but the run is at version {self.version}")
-        if self.version - e.origin.version > STALENESS_LIMIT:
-            raise DroppedExperience(f"it was rolled out with version {e.origin.version}, the run is at {self.version}: more than {STALENESS_LIMIT} versions old")
-
-    def _behaviour(self, e: Experience) -> dict[str, Tensor] | None:
-        """Weights of the version that made the experience, or None when it is the current one."""
-        if e.origin.version == self.version:
-            if e.origin.version and e.origin.digest != self.digest:
-                raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
-            return None
-        if e.origin.version == 0:
-            return self.policy.first_weights()
-        try:
-            data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
-        except FileNotFoundError:
-            raise RefusedExperience(f"the file of version {e.origin.version}, which made it, is gone") from None
-        if digest_of(data) != e.origin.digest:
-            raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
-        return lora.load(data)
 
     def _average(self, decay: float) -> None:
         if not decay:
@@ -124,32 +91,39 @@ class LiveRun:
         now = self.policy.weights()
         self.ema = {name: w.lerp(now[name], 1 - decay) for name, w in self.ema.items()} if self.ema else now
 
-    def _commit(self, e: Experience, metrics: dict[str, Any], id: str) -> dict[str, Any]:
+    def _commit(self, lesson: Lesson, id: str) -> dict[str, Any]:
         version, weights = self.version + 1, self.policy.weights()
-        about = {"run": self.folder.name, "version": version, "prompts": e.texts, "model": self.policy.model_class}
-        matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha))
+        matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha, lora.prefix_of(self.job)))
         if matched != total:
             self.restore()
             raise RefusedExperience(f"ComfyUI's loader would recognise only {matched} of {total} layers of the LoRA")
-        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **_about(e), **metrics}
+        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **lesson.facts, **lesson.metrics}
         if not all(math.isfinite(value) for value in event.values() if isinstance(value, float)):
             self.restore()
             raise RefusedExperience("its rewards or metrics are too large to be numbers")
+        about = {"run": self.folder.name, "version": version, "prompts": lesson.texts, "model": self.policy.model_class}
         data = lora.save(weights, self.job, about)
-        keep_foreign(self.folder.version_file(version), data)
-        if e.picture is not None:
-            write_whole(self.folder.picture_file(version), png(e.picture))
-        write_whole(self.folder.version_file(version), data)
+        if self.writes:
+            self._write(data, weights, about, event, lesson.picture)
+        self.version, self.digest = version, digest_of(data)
+        self.used.add(id)
+        if self.writes:
+            self._forget_old_states()
+        return event
+
+    def _write(self, data: bytes, weights: dict[str, Tensor], about: dict[str, Any], event: dict[str, Any], picture: Tensor | None) -> None:
+        version = event["version"]
+        path = self.folder.version_file(version)
+        keep_foreign(path, data)
+        if picture is not None:
+            write_whole(self.folder.picture_file(version), png(picture))
+        write_whole(path, data)
         if self.ema:
             write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))
         write_whole(self._state_file(version), self._state(weights))
         self.folder.append_event(event)
-        file = self.folder.version_file(version).relative_to(self.folder.output).as_posix()
-        self.folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": id})
-        self.version, self.digest = version, digest_of(data)
-        self.used.add(id)
-        self._forget_old_states()
-        return event
+        file = path.relative_to(self.folder.output).as_posix()
+        self.folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": event["experience"]})
 
     def _state_file(self, version: int) -> Path:
         return self.folder.state / f"v{version:06d}.safetensors"
@@ -174,20 +148,18 @@ class LiveRun:
                 path.unlink(missing_ok=True)
 
 
-def _about(e: Experience) -> dict[str, Any]:
-    final = e.rewards[-1]
-    start = e.rewards[0]
+def facts(rewards: Tensor, schedule: Schedule, settings: UpdateSettings, behaviour_version: int) -> dict[str, Any]:
+    """What an event tells of ``rewards`` (K + 1, B) and of how they came about."""
+    start, final = rewards[0], rewards[-1]
     return {
-        "behaviour_version": e.origin.version,
+        "behaviour_version": behaviour_version,
         "reward_mean": final.mean().item(),
         "reward_std": final.std(correction=0).item(),
         "reward_start": start.mean().item() if start.isfinite().all() else None,
-        "law": e.schedule.law,
-        "eta": e.schedule.eta,
-        "clip": e.settings.clip,
+        "law": schedule.law,
+        "eta": schedule.eta,
+        "clip": settings.clip,
         "pictures": len(final),
-        **{key: e.about.get(key) for key in ("seed", "credit", "evaluations", "zero_variance_groups")},
-        "rollout_seconds": e.about.get("seconds"),
     }
 
 
@@ -195,12 +167,3 @@ def keep_foreign(path: Path, data: bytes) -> None:
     """A version file of an earlier run of this name, whose folder was deleted, is put beside and not overwritten."""
     if path.exists() and digest_of(old := path.read_bytes()) != digest_of(data):
         path.rename(path.with_name(f"{path.stem}.replaced-{digest_of(old)[:8]}.safetensors"))
-
-
-def open_run(folder: RunFolder, policy_for: Any) -> LiveRun:
-    """The run as its files say. ``policy_for(job)`` gives the model, kept between runs of one base."""
-    known = folder.job()
-    if known is None:
-        raise ValueError(f"job.json of the run {folder.name!r} is gone; choose another run name, or put it back")
-    job = from_json(Job, known)
-    return LiveRun(folder, job, policy_for(job))

@@ -4,7 +4,7 @@ The file has the keys that are native to ComfyUI, and alpha among them: without 
 scale 1 instead of alpha / rank, silently.
 """
 
-# Keys: diffusion_model.<module path>.lora_A.weight, .lora_B.weight and .alpha
+# Keys: diffusion_model.<module path>.lora_A.weight, .lora_B.weight and .alpha; transformer.<...> for some diffusers models
 
 import json
 import re
@@ -19,14 +19,16 @@ from .config import Job
 from .metadata import metadata
 
 PREFIX = "diffusion_model."
+PREFIXES = (PREFIX, "transformer.")
 ADAPTER = "default"
 # Flux, Flux.2, Chroma and Hunyuan fuse attention and MLP of their single blocks, most of the network, into two layers.
-_ATTENTION = r"(.*\.)?[^.]*(attn|attention)[^.]*\..*|(.*\.)?single_blocks\.\d+\.linear[12]"
+# diffusers has them apart: there the output of both is proj_out.
+_ATTENTION = r"(.*\.)?[^.]*(attn|attention)[^.]*\..*|(.*\.)?single_blocks\.\d+\.linear[12]|single_transformer_blocks\.\d+\.proj_out"
 # Inside a numbered block only: embedders of time and text have an mlp too.
-_FEED_FORWARD = r"(img_|txt_)?mlp[CX]?|ff(_[it])?|ffn|feed_forward"
+_FEED_FORWARD = r"(img_|txt_)?mlp[CX]?|ff(_[it]|_context)?|ffn|feed_forward"
 TARGETS = {
     "attention": _ATTENTION,
-    "attention_mlp": rf"{_ATTENTION}|.*\.\d+\.(.*\.)?({_FEED_FORWARD})\..*",
+    "attention_mlp": rf"{_ATTENTION}|.*\.\d+\.(.*\.)?({_FEED_FORWARD})\..*|.*\.\d+\.proj_mlp",
     "all": r".*",
 }
 
@@ -127,18 +129,23 @@ def switch(module: nn.Module, on: bool) -> None:
         layer.enable_adapters(on)
 
 
-def file_tensors(weights: dict[str, Tensor], alpha: float) -> dict[str, Tensor]:
+def prefix_of(job: Job) -> str:
+    """How the keys of the job's version files begin: as ComfyUI's own modules, unless the base says otherwise."""
+    return job.base.get("prefix", PREFIX)
+
+
+def file_tensors(weights: dict[str, Tensor], alpha: float, prefix: str = PREFIX) -> dict[str, Tensor]:
     """The tensors of a version file: fp32, with one alpha a layer."""
-    result = {PREFIX + name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
+    result = {prefix + name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
     for name in weights:
         if name.endswith(".lora_A.weight"):
-            result[PREFIX + name.removesuffix(".lora_A.weight") + ".alpha"] = torch.tensor(float(alpha))
+            result[prefix + name.removesuffix(".lora_A.weight") + ".alpha"] = torch.tensor(float(alpha))
     return result
 
 
 def save(weights: dict[str, Tensor], job: Job, about: dict[str, Any]) -> bytes:
     """A version file as bytes, with the job and the version in its metadata."""
-    return sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha), metadata(job, about)))
+    return sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha, prefix_of(job)), metadata(job, about)))
 
 
 def sorted_metadata(data: bytes) -> bytes:
@@ -159,4 +166,5 @@ def metadata_of(data: bytes) -> dict[str, str]:
 def load(data: bytes) -> dict[str, Tensor]:
     """The LoRA's tensors by module path from a version file's bytes."""
     found = safetensors.torch.load(data)
-    return {name.removeprefix(PREFIX): tensor for name, tensor in found.items() if not name.endswith(".alpha")}
+    bare = lambda name: next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
+    return {bare(name): tensor for name, tensor in found.items() if not name.endswith(".alpha")}

@@ -18,9 +18,9 @@ from filelock import FileLock, Timeout
 from .base import UnfitBase
 from .config import Job
 from .experience import NewerFormat, UnreadableExperience
+from .graph_run import DroppedExperience, GraphRun, open_run
 from .heartbeat import Heartbeat
 from .job import FOLDER, RunFolder, all_runs, read_json
-from .live_run import DroppedExperience, LiveRun, open_run
 from .lora import UnfitSettings
 from .update import RefusedExperience
 
@@ -82,7 +82,7 @@ class Trainer:
         self._open_policy = open_policy
         self._job: Job | None = None
         self._policy: Any = None
-        self._run: LiveRun | None = None
+        self._run: GraphRun | None = None
 
     def take(self, folder: RunFolder, path: Path) -> None:
         """Train on one experience of a run and remove it from the inbox."""
@@ -99,7 +99,7 @@ class Trainer:
         """Drop the open run, so that the next experience starts from what is on disk."""
         self._run = None
 
-    def _open(self, folder: RunFolder) -> LiveRun:
+    def _open(self, folder: RunFolder) -> GraphRun:
         latest = (folder.latest() or {}).get("digest", "")
         if self._run is None or self._run.folder.path != folder.path or self._run.digest != latest:
             report(folder, phase="loading", message="loading the base model")
@@ -123,7 +123,7 @@ def oldest_experience(output: Path, resting: set[str]) -> tuple[RunFolder, Path]
     return folder, path
 
 
-def announce(folder: RunFolder, run: LiveRun, memory: str) -> None:
+def announce(folder: RunFolder, run: GraphRun, memory: str) -> None:
     log.info("%s v%d: %s", folder.name, run.version + 1, memory)
     report(folder, phase="training", message=f"training version {run.version + 1} ({memory})", version=run.version)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from . import lora
+from .experience import Experience
 
 BOUND = 1e-3  # relative error of a directional derivative
 SAME = 1e-6  # relative distance of gradients that should be equal
@@ -43,6 +44,12 @@ class Probe:
         """What the velocity is multiplied with to become one number."""
         generator = torch.Generator("cpu").manual_seed(7)
         return torch.randn(self.x.shape, generator=generator, dtype=torch.float64) / self.x.numel() ** 0.5
+
+
+def probe_of(e: Experience) -> Probe:
+    """One state of an experience, in the middle of its stochastic steps, under its own prompt."""
+    step = e.schedule.stochastic[len(e.schedule.stochastic) // 2]
+    return Probe(e.conditioning[:1], e.negative, e.cfg, e.states[step, :1], torch.tensor([e.schedule.times[step]]))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from .core.loss import Surrogate, clipped_surrogate
 from .core.transitions import mean_kl, mean_log_density
 from .experience import Experience
 from .optimiser import tune
+from .peers import ALONE, Peers
 from .policy import Policy
 
 
@@ -35,34 +36,38 @@ class Rows:
     reference: Tensor | None = None
 
 
-def update(policy: Policy, optimiser: torch.optim.Optimizer, experience: Experience, seed: int, behaviour: dict[str, Tensor] | None = None) -> dict[str, Any]:
+def update(
+    policy: Policy, optimiser: torch.optim.Optimizer, experience: Experience, seed: int, behaviour: dict[str, Tensor] | None = None, peers: Peers = ALONE
+) -> dict[str, Any]:
     """Train on one experience; returns its metrics (NOTATION.md defines each).
 
     ``behaviour`` are the weights that made it when they are not the current ones. After a ``RefusedExperience`` the
     caller goes back to the last committed weights. ``seed`` decides which members belong to which optimiser step.
+    Among ``peers`` every process has an experience of its own groups; step and metrics are those of all groups together.
     """
     if not experience.settings.rows_per_call:
         experience, _ = choose_rows(policy, experience)
     settings, start = experience.settings, time.perf_counter()
     policy.set_checkpointing(settings.checkpointing)
     tune(optimiser, settings)
-    parts = _split_members(experience, settings, seed)
-    metrics = _score_behaviour(policy, experience, [rows for part in parts for rows in part], behaviour)
+    parts = _split_members(experience, settings, seed, peers)
+    metrics = _score_behaviour(policy, experience, [rows for part in parts for rows in part], behaviour, peers)
+    credited = any(peers.largest([float(experience.advantages.any())]))
     _refuse_foreign_velocity(metrics)
     steps = []
     for index, part in enumerate(parts):
         optimiser.zero_grad(set_to_none=True)
-        step = _backward(policy, experience, part)
+        step = _backward(policy, experience, part, peers)
         if index == 0 and behaviour is None:
             metrics["ratio_error_max"] = step["ratio_error"]
             _refuse_wrong_ratio(step["ratio_error"], settings.clip)
-        if experience.advantages.any() or settings.beta > 0:
+        if credited or settings.beta > 0:
             step["grad_norm"] = torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm).item()
             _refuse_bad_gradient(step["grad_norm"])
             optimiser.step()
         steps.append(step)
     optimiser.zero_grad(set_to_none=True)
-    rows = sum(len(rows.steps) for part in parts for rows in part)
+    rows = int(*peers.sum([sum(len(rows.steps) for part in parts for rows in part)]))
     passes = 4 + (settings.beta > 0)  # old density, forward and backward (counted as two), and the base model's velocity
     return {**metrics, **_summary(steps), "update_evaluations": passes * rows, "seconds": time.perf_counter() - start}
 
@@ -75,10 +80,12 @@ def choose_rows(policy: Policy, experience: Experience) -> tuple[Experience, Fit
     return replace(experience, settings=replace(experience.settings, rows_per_call=fit.rows)), fit
 
 
-def _split_members(experience: Experience, settings: UpdateSettings, seed: int) -> list[list[Rows]]:
+def _split_members(experience: Experience, settings: UpdateSettings, seed: int, peers: Peers) -> list[list[Rows]]:
     """For each optimiser step, its calls' rows. Every group is split evenly, so each step sees all prompts."""
     size, total = experience.group_size, experience.states.shape[1]
     generator = torch.Generator("cpu").manual_seed(seed)
+    for _ in range(peers.before(total // size)):
+        torch.randperm(size, generator=generator)  # the groups of other processes, so that each group is split as it would be in one
     order = [torch.randperm(size, generator=generator) + first for first in range(0, total, size)]
     updates = min(settings.updates, size)
     return [_calls(experience, torch.cat([o[i::updates] for o in order]).sort().values, settings.rows_per_call) for i in range(updates)]
@@ -100,7 +107,7 @@ def _velocity(policy: Policy, experience: Experience, rows: Rows) -> Tensor:
 
 
 @torch.no_grad()
-def _score_behaviour(policy: Policy, experience: Experience, calls: list[Rows], behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
+def _score_behaviour(policy: Policy, experience: Experience, calls: list[Rows], behaviour: dict[str, Tensor] | None, peers: Peers) -> dict[str, Any]:
     """Old densities, computed by the trainer itself so that the ratio starts at 1 whatever the graph did."""
     current = policy.weights() if behaviour is not None else None
     if behaviour is not None:
@@ -119,12 +126,14 @@ def _score_behaviour(policy: Policy, experience: Experience, calls: list[Rows], 
             for rows in calls:
                 rows.reference = _velocity(policy, experience, rows)
     error = torch.cat(errors)
-    return {"graph_velocity_error": error.max().item(), "graph_velocity_error_mean": error.mean().item(), "graph_density_error": torch.cat(implied).max().item()}
+    largest, density = peers.largest([error.max().item(), torch.cat(implied).max().item()])
+    total, count = peers.sum([error.sum().item(), len(error)])
+    return {"graph_velocity_error": largest, "graph_velocity_error_mean": total / count, "graph_density_error": density}
 
 
-def _backward(policy: Policy, experience: Experience, part: list[Rows]) -> dict[str, float]:
-    """Gradients of one optimiser step: the mean over its members and stochastic steps."""
-    settings, total = experience.settings, sum(len(rows.steps) for rows in part)
+def _backward(policy: Policy, experience: Experience, part: list[Rows], peers: Peers) -> dict[str, float]:
+    """Gradients of one optimiser step: the mean over its members and stochastic steps, those of all processes."""
+    settings, (total,) = experience.settings, peers.sum([sum(len(rows.steps) for rows in part)])
     losses, ratios, clipped, kls = [], [], [], []
     for rows in part:
         with policy.training():
@@ -134,13 +143,10 @@ def _backward(policy: Policy, experience: Experience, part: list[Rows]) -> dict[
         ratios.append((surrogate.ratio - 1).abs())
         clipped.append(surrogate.clipped.float())
         kls.append(kl)
-    return {
-        "loss": (torch.cat(losses).sum() / total).item(),
-        "ratio_error": torch.cat(ratios).max().item(),
-        "clip_fraction": torch.cat(clipped).mean().item(),
-        "kl": torch.cat(kls).mean().item(),
-        "grad_norm": 0.0,
-    }
+    peers.add_gradients(policy.parameters())
+    loss, share, kl = (value / total for value in peers.sum([torch.cat(values).sum().item() for values in (losses, clipped, kls)]))
+    (ratio_error,) = peers.largest([torch.cat(ratios).max().item()])
+    return {"loss": loss, "ratio_error": ratio_error, "clip_fraction": share, "kl": kl, "grad_norm": 0.0}
 
 
 def _surrogate(policy: Policy, experience: Experience, rows: Rows, settings: UpdateSettings) -> tuple[Surrogate, Tensor]:

@@ -18,8 +18,8 @@ from stepwise_grpo.training import lora
 from stepwise_grpo.training.base import DEMO, check_same, describe
 from stepwise_grpo.training.config import Job, Origin, UpdateSettings, to_json
 from stepwise_grpo.training.experience import pack
+from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.job import RunFolder
-from stepwise_grpo.training.live_run import LiveRun
 from stepwise_grpo.training.preview import credit_of
 from stepwise_grpo.training.trajectory import Prompt, Trajectory
 
@@ -214,8 +214,8 @@ def test_memory_is_given_back_when_a_call_fails(bench):
 # a version
 
 
-def trained(bench: Bench, output: Path) -> tuple[LiveRun, dict]:
-    """A version that LiveRun made from a rollout in the graph's code."""
+def trained(bench: Bench, output: Path) -> tuple[GraphRun, dict]:
+    """A version that GraphRun made from a rollout in the graph's code."""
     e, folder = bench.experience(), RunFolder(output, "tiny")
     prompts = tuple(Prompt(f"prompt {i}", i, entries) for i, entries in enumerate(e.conditioning))
     trajectory = Trajectory(e.states, e.velocities, e.schedule, prompts, e.negative, e.cfg, 0, Origin(), e.job.base, 0)
@@ -223,7 +223,7 @@ def trained(bench: Bench, output: Path) -> tuple[LiveRun, dict]:
     credit = credit_of(trajectory, rewards, "centred", {"reward": "random"}, None, 0, {})
     folder.agree_on_job(to_json(e.job))
     folder.queue(pack(trajectory, credit, e.job, UpdateSettings(learning_rate=1e-2, updates=2)))
-    run = LiveRun(folder, e.job, bench.backend.open_policy(e.job))
+    run = GraphRun(folder, e.job, bench.backend.open_policy(e.job))
     (path,) = folder.waiting()
     return run, run.train(path, path.stem.split("-")[-1])
 
@@ -273,7 +273,7 @@ def test_the_comparison_notices_a_lora_that_is_not_the_trained_one(spoil, versio
 
 def test_a_version_opened_again_is_the_same_to_the_bit(version, bench):
     run, _, _ = version
-    again = LiveRun(run.folder, run.job, bench.backend.open_policy(run.job))
+    again = GraphRun(run.folder, run.job, bench.backend.open_policy(run.job))
     assert again.version == 1
     assert torch.equal(bench.velocity(again.policy), bench.velocity(run.policy))
 

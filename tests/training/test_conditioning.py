@@ -153,3 +153,24 @@ def test_keys_with_slashes_do_not_collide():
     tree = [[torch.zeros(1), {"a/b": torch.ones(1), "a": {"b": torch.full((1,), 2.0)}}]]
     tensors: dict[str, torch.Tensor] = {}
     assert equal(tree, unflatten(flatten(tree, "p", tensors), tensors))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_results_of_sub_batches_come_back_in_the_order_of_rows(limit):
+    prompts = [[entry(4, 1.0)], [entry(5, 2.0)], [entry(4, 3.0)]]
+    rows, sizes = torch.tensor([2, 1, 0, 1, 2]), []
+
+    def call(positions, conditioning):
+        sizes.append(len(positions))
+        assert conditioning[0][0].shape[0] == len(positions)
+        return torch.stack([positions.float(), conditioning[0][0][:, 0, 0]], 1)
+
+    found = ConditioningBatcher(prompts).each(rows, limit, call)
+    assert torch.equal(found, torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0], [3.0, 2.0], [4.0, 3.0]])) and max(sizes) <= limit
+
+
+def test_prompts_kept_apart_never_share_a_call():
+    prompts, rows = [[entry(4, 1.0)], [entry(4, 2.0)]], torch.tensor([0, 1, 0])
+    together, apart = (ConditioningBatcher(prompts, apart).split(rows) for apart in (False, True))
+    assert [positions.tolist() for positions, _ in together] == [[0, 1, 2]]
+    assert [positions.tolist() for positions, _ in apart] == [[0, 2], [1]]

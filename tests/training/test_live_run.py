@@ -12,8 +12,8 @@ from stepwise_grpo.tests.analytic import JOB, LAYERS, AnalyticPolicy, packed, pl
 from stepwise_grpo.training import live_run, lora
 from stepwise_grpo.training.config import Origin
 from stepwise_grpo.training.experience import unpack
+from stepwise_grpo.training.graph_run import DroppedExperience, GraphRun
 from stepwise_grpo.training.job import RunFolder, digest_of
-from stepwise_grpo.training.live_run import DroppedExperience, LiveRun
 from stepwise_grpo.training.update import RefusedExperience
 
 PLAN = plan(group_size=4, updates=2, ema=0.5)
@@ -35,12 +35,12 @@ def queue(folder: RunFolder, seed: int, version: int | None = None, the_plan=PLA
     return next(path for path in folder.waiting() if id in path.name)
 
 
-def opened(folder: RunFolder, policy=None) -> LiveRun:
+def opened(folder: RunFolder, policy=None) -> GraphRun:
     """What a new process would have."""
-    return LiveRun(folder, JOB, policy or AnalyticPolicy(JOB))
+    return GraphRun(folder, JOB, policy or AnalyticPolicy(JOB))
 
 
-def train(run: LiveRun, path: Path) -> dict:
+def train(run: GraphRun, path: Path) -> dict:
     return run.train(path, path.stem.split("-")[-1])
 
 
@@ -128,7 +128,7 @@ def straight(folder: RunFolder, count: int) -> list[bytes]:
     return written
 
 
-def feed(folder: RunFolder, run: LiveRun, data: bytes) -> None:
+def feed(folder: RunFolder, run: GraphRun, data: bytes) -> None:
     folder.queue(data)
     path = folder.waiting()[0]
     train(run, path)
@@ -225,7 +225,7 @@ def test_there_are_as_many_writes_in_a_commit_as_the_crashes_cover_and_the_point
 def test_another_runs_job_is_refused(folder):
     path = queue(folder, 0)
     with pytest.raises(RefusedExperience, match="another base model, targets, rank or alpha"):
-        train(LiveRun(folder, replace(JOB, alpha=8.0), AnalyticPolicy(JOB)), path)
+        train(GraphRun(folder, replace(JOB, alpha=8.0), AnalyticPolicy(JOB)), path)
 
 
 def test_an_experience_of_a_version_that_does_not_exist_is_refused(folder):
@@ -234,7 +234,7 @@ def test_an_experience_of_a_version_that_does_not_exist_is_refused(folder):
         train(opened(folder), folder.waiting()[0])
 
 
-def late(folder: RunFolder, versions: int, made_with: int) -> tuple[LiveRun, Path]:
+def late(folder: RunFolder, versions: int, made_with: int) -> tuple[GraphRun, Path]:
     """A run at version ``versions`` and an experience that an earlier version made."""
     run = opened(folder)
     for seed in range(versions):

@@ -12,8 +12,8 @@ from stepwise_grpo.tests.analytic import JOB, AnalyticPolicy, credit_for, plan, 
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.config import UpdateSettings, to_json
 from stepwise_grpo.training.experience import UnreadableExperience, pack, unpack
+from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.job import RunFolder, digest_of
-from stepwise_grpo.training.live_run import LiveRun
 from stepwise_grpo.training.metadata import LETTERS, PROMPTS, metadata
 from stepwise_grpo.training.picture import LONGER_SIDE, png, small_picture
 
@@ -106,7 +106,7 @@ def test_it_lies_beside_the_version_under_the_same_name(tmp_path, has_picture):
     folder = RunFolder(tmp_path, "r")
     folder.agree_on_job(to_json(JOB))
     id = folder.queue(packed_with(picture))
-    LiveRun(folder, JOB, AnalyticPolicy()).train(folder.waiting()[0], id)
+    GraphRun(folder, JOB, AnalyticPolicy()).train(folder.waiting()[0], id)
     assert sorted(path.name for path in folder.loras.iterdir()) == ["v000001.png", "v000001.safetensors"][not has_picture :]
     if has_picture:
         shown = Image.open(io.BytesIO((folder.loras / "v000001.png").read_bytes()))

@@ -12,9 +12,9 @@ from stepwise_grpo.training import config
 from stepwise_grpo.training.config import Job, Origin, PreviewSettings, UpdateSettings, to_json
 from stepwise_grpo.training.core import advantages
 from stepwise_grpo.training.core.transitions import LAWS
+from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.iterate import iterate
 from stepwise_grpo.training.job import RunFolder
-from stepwise_grpo.training.live_run import LiveRun
 from stepwise_grpo.training.optimiser import make_optimiser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def event(tmp_path_factory) -> dict:
     folder.agree_on_job(to_json(JOB))
     folder.queue(packed(AnalyticPolicy(), plan(beta=0.1, ema=0.9), origin=Origin()))
     (path,) = folder.waiting()
-    return LiveRun(folder, JOB, AnalyticPolicy()).train(path, path.stem.split("-")[-1])
+    return GraphRun(folder, JOB, AnalyticPolicy()).train(path, path.stem.split("-")[-1])
 
 
 def test_every_metric_of_an_event_is_defined_and_no_other(event):

@@ -9,8 +9,8 @@ import torch
 from stepwise_grpo.tests.analytic import AnalyticPolicy, packed, plan
 from stepwise_grpo.training import live_run
 from stepwise_grpo.training.config import Job
+from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.job import RunFolder
-from stepwise_grpo.training.live_run import LiveRun
 from stepwise_grpo.training.optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
 
 KINDS = ["adamw", "adamw8bit"]
@@ -84,7 +84,7 @@ def test_a_missing_package_is_named_with_the_remedy_before_anything_is_done(monk
     with pytest.raises(ValueError, match=r"'adamw8bit' needs the package bitsandbytes.*pip install bitsandbytes.*or choose optimiser adamw"):
         class_of("adamw8bit")
     with pytest.raises(ValueError, match="bitsandbytes"):
-        LiveRun(RunFolder(tmp_path, "r"), Job(base={"kind": "analytic"}, optimiser="adamw8bit"), AnalyticPolicy())
+        GraphRun(RunFolder(tmp_path, "r"), Job(base={"kind": "analytic"}, optimiser="adamw8bit"), AnalyticPolicy())
     assert class_of("adamw") is torch.optim.AdamW
 
 
@@ -93,11 +93,11 @@ def test_a_run_of_two_processes_equals_one_to_the_bit(kind, tmp_path):
     available(kind)
     job = Job(base={"kind": "analytic"}, rank=400, alpha=4.0, optimiser=kind)  # above 4096 numbers in a tensor, below which 8 bits are not used
     folders = [RunFolder(tmp_path / name, "r") for name in ("one", "two")]
-    straight, first = (LiveRun(folder, job, AnalyticPolicy(job)) for folder in folders)
+    straight, first = (GraphRun(folder, job, AnalyticPolicy(job)) for folder in folders)
     for seed in range(3):
         data = packed(AnalyticPolicy(job), plan(updates=2), seed)
         if seed == 2:
-            first = LiveRun(folders[1], job, AnalyticPolicy(job))
+            first = GraphRun(folders[1], job, AnalyticPolicy(job))
         for run in (straight, first):
             run.folder.queue(data)
             (path,) = run.folder.waiting()

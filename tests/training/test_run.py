@@ -19,8 +19,8 @@ from stepwise_grpo.training import heartbeat, job, live_run, run
 from stepwise_grpo.training.base import UnfitBase
 from stepwise_grpo.training.config import Origin, to_json
 from stepwise_grpo.training.experience import FORMAT, KEY
+from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.job import RunFolder, digest_of, read_json, write_json
-from stepwise_grpo.training.live_run import LiveRun
 
 PLAN = plan(group_size=2, updates=1)
 FOREVER = 20.0  # seconds, long enough for a machine that does other things as well
@@ -83,8 +83,8 @@ def message(folder: RunFolder) -> str:
 
 def test_experiences_are_trained_in_the_order_they_came_over_all_runs(tmp_path, monkeypatch):
     a, b, order = new_run(tmp_path, "a"), new_run(tmp_path, "b"), []
-    train = LiveRun.train
-    monkeypatch.setattr(LiveRun, "train", lambda self, path, id, say: (order.append(id), train(self, path, id, say))[1])
+    train = GraphRun.train
+    monkeypatch.setattr(GraphRun, "train", lambda self, path, id, say: (order.append(id), train(self, path, id, say))[1])
     ids = [queue(folder, seed) for seed, folder in enumerate((b, a, a, b, a, b))]
     with trainer(tmp_path):
         wait(empty(a, b))

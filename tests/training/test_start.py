@@ -14,8 +14,8 @@ from stepwise_grpo.tests.bench import Bench
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.config import Origin, UpdateSettings, to_json
 from stepwise_grpo.training.experience import pack
+from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.job import RunFolder
-from stepwise_grpo.training.live_run import LiveRun
 from stepwise_grpo.training.lora import UnfitSettings
 from stepwise_grpo.training.preview import credit_of
 from stepwise_grpo.training.start import describe_start
@@ -250,8 +250,8 @@ def bench_velocity(bench: Bench, policy: Any, e: Any, k: int) -> Tensor:
         return policy.velocity(e.states[k], torch.full((4,), e.schedule.times[k]), torch.arange(4) // 2)
 
 
-def train(bench: Bench, folder: RunFolder, its_job: Any, run: LiveRun | None = None) -> tuple[LiveRun, dict]:
-    run = run or LiveRun(folder, its_job, opened(bench, its_job))
+def train(bench: Bench, folder: RunFolder, its_job: Any, run: GraphRun | None = None) -> tuple[GraphRun, dict]:
+    run = run or GraphRun(folder, its_job, opened(bench, its_job))
     (path,) = folder.waiting()
     event = run.train(path, path.stem.split("-")[-1])
     path.unlink()

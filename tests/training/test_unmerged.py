@@ -44,7 +44,7 @@ def test_beside_rounded_weights_it_is_what_the_trainer_has_where_merging_is_not(
 
     policy = learnt(bench.backend.ComfyPolicy(bench.patcher(dtype, scaled), bench.job()))
     trained = bench.velocity(policy)
-    with bench.backend._kernels_with_backward():  # the trainer's: in bf16 others round differently, LoRA or not
+    with bench.backend.kernels_with_backward():  # the trainer's: in bf16 others round differently, LoRA or not
         base = bench.velocity(bench.patcher(dtype, scaled))
         live = bench.velocity(unmerged(bench.patcher(dtype, scaled), policy))
         merged = bench.velocity(bench.stock(bench.patcher(dtype, scaled), policy))

@@ -1,13 +1,9 @@
-"""ComfyUI's own models as a ``Policy``, the same for graph and trainer. Nothing in training/ outside this folder imports comfy.
-
-The network is called through the same ``sampling_function`` that the stock samplers use, so guidance, dtype casts and
-conditioning are those of ComfyUI, in the rollout and in the update.
-"""
+"""ComfyUI's own models as a ``Policy``. Nothing in training/ outside this folder imports comfy."""
 
 # ruff: noqa: I001 - loading comes first: it lets ComfyUI read its command line before any other import of comfy
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,14 +11,12 @@ from .loading import check_flow_matching, class_of, load_base
 
 import comfy.lora
 import comfy.model_management
-import comfy.sampler_helpers
-import comfy.samplers
 import torch
 from torch import Tensor, nn
 
 from .. import lora
 from ..capacity import Fit
-from ..conditioning import ConditioningBatcher, longest, signature
+from ..conditioning import longest, signature
 from ..config import Job
 from ..experience import Experience
 from .estimate import RowCost, estimate, measure
@@ -30,57 +24,9 @@ from .gradients import Switch, prepare_gradients
 from .lora_files import start_weights
 from .room import fit_of
 from .stacking import follow_layers
+from .velocity import ModelVelocity, kernels_with_backward, ready
 
 log = logging.getLogger("stepwise_grpo")
-
-
-@contextmanager
-def ready(patcher: Any, shape: list[int], memory: int = 0) -> Iterator[None]:
-    """The model on its device with its patches, for direct calls; cleaned up afterwards.
-
-    ``shape``: of one batch of latents. ``memory``: bytes to leave beside the weights, where more is known than the shape.
-    """
-    with torch.no_grad():  # ComfyUI patches scaled fp8 weights with out= kernels, which refuse gradients
-        comfy.model_management.load_models_gpu([patcher], memory_required=max(memory, patcher.memory_required(shape)))
-    patcher.pre_run()
-    try:
-        yield
-    finally:
-        patcher.cleanup()
-
-
-class ModelVelocity:
-    """The velocity of a ComfyUI model at states x (N, ...) and times t (N,) under the prompts rows (N,).
-
-    Call it inside ``ready``. ``tick`` is called with the number of rows after every network call.
-    """
-
-    # v = (x - x0_hat) / t
-
-    def __init__(self, patcher: Any, prompts: list[list], negative: list, cfg: float, tick: Callable[[int], None] | None = None, rows_per_call: int = 1 << 30) -> None:
-        self._patcher, self._negative, self._cfg, self._tick, self._limit = patcher, negative, cfg, tick, rows_per_call
-        self._batcher = ConditioningBatcher(prompts)
-
-    def __call__(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
-        parts = [self._part(x, t, rows, chunk) for chunk in torch.arange(len(x)).split(self._limit)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _part(self, x: Tensor, t: Tensor, rows: Tensor, chunk: Tensor) -> Tensor:
-        groups = self._batcher.split(rows[chunk])
-        parts = [self._call(x[chunk][where], t[chunk][where], conditioning) for where, conditioning in groups]
-        if self._tick is not None:
-            self._tick(len(chunk))
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts)[torch.cat([where for where, _ in groups]).argsort()]
-
-    def _call(self, x: Tensor, t: Tensor, conditioning: list) -> Tensor:
-        patcher, device = self._patcher, self._patcher.load_device
-        x, t = x.to(device, torch.float32), t.to(device, torch.float32)
-        conds = {name: comfy.sampler_helpers.convert_cond(entries) for name, entries in (("positive", conditioning), ("negative", self._negative))}
-        conds = comfy.samplers.process_conds(patcher.model, x, conds, device, torch.zeros_like(x), None, 0)
-        x0 = comfy.samplers.sampling_function(patcher.model, x, t, conds["negative"], conds["positive"], self._cfg, model_options=patcher.model_options)
-        return (x - x0) / t.reshape(-1, *[1] * (x.dim() - 1))
 
 
 class ComfyPolicy:
@@ -112,7 +58,7 @@ class ComfyPolicy:
     @contextmanager
     def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 1 << 30, memory: int = 0) -> Iterator[None]:
         """The model ready to be called under these prompts. ``memory``: bytes to leave beside its weights."""
-        with ready(self.patcher, shape, memory), _kernels_with_backward():
+        with ready(self.patcher, shape, memory), kernels_with_backward():
             self._move_lora(self.patcher.load_device)  # ComfyUI moves a model in parts and may leave layers it does not know behind
             before, self._velocity = self._velocity, ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
             self._count_from_here()
@@ -158,7 +104,7 @@ class ComfyPolicy:
         key = (tuple(shape), repr(signature([prompt, negative])), cfg == 1, self._checkpointing.on)
         if key not in self._costs:
             try:
-                with _kernels_with_backward():
+                with kernels_with_backward():
                     self._costs[key] = estimate(self.patcher, self._checkpointing, lambda twin: ModelVelocity(twin, [prompt], negative, cfg), shape)
             except Exception as reason:
                 log.info("no estimate of the memory for %s (%s); measuring one row", type(self.patcher.model).__name__, reason)
@@ -237,22 +183,6 @@ class ComfyPolicy:
         """How many of a version file's layers ComfyUI's own loader recognises, and of how many."""
         total = sum(name.endswith(".lora_A.weight") for name in tensors)
         return len(comfy.lora.load_lora(dict(tensors), self._key_map, log_missing=False)), total
-
-
-@contextmanager
-def _kernels_with_backward() -> Iterator[None]:
-    """Newer ComfyUI has kernels without a backward and a flag that avoids them; older ones have neither.
-
-    Old densities are computed under the flag as well: with other kernels the ratio would not start at 1.
-    """
-    flag = hasattr(comfy.model_management, "in_training")
-    if flag:
-        comfy.model_management.in_training = True
-    try:
-        yield
-    finally:
-        if flag:
-            comfy.model_management.in_training = False
 
 
 def open_policy(job: Job, checkpoint: bool | None = None) -> ComfyPolicy:

@@ -1,0 +1,109 @@
+"""A run that lives on what the graph queues: one experience, checked, becomes one version."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import lora
+from .config import Job, from_json
+from .experience import Experience, unpack
+from .job import RunFolder, digest_of, retry_sharing, write_json
+from .live_run import Lesson, LiveRun, facts
+from .optimiser import follow_weights
+from .selfcheck import examine, probe_of, refusal
+from .update import RefusedExperience, choose_rows, update
+
+STALENESS_LIMIT = 2  # versions
+MAY_PASS = ("memory", "cuda", "cublas", "cudnn", "hip", "mps")  # words of faults that are the machine's, not the experience's
+
+
+class DroppedExperience(ValueError):
+    """An experience that came too late; the message says by how much."""
+
+
+class GraphRun(LiveRun):
+    """A ``LiveRun`` that is fed with experience files."""
+
+    def __init__(self, folder: RunFolder, job: Job, policy: Any) -> None:
+        super().__init__(folder, job, policy)
+        self._proven = False
+
+    def train(self, path: Path, id: str, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+        """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience.
+
+        ``say`` is called with what was decided about memory before the update begins.
+        """
+        experience = unpack(path)
+        self._check(experience)
+        behaviour = self._behaviour(experience)
+        return self.step(experience.settings, id, lambda optimiser: self._learn(experience, behaviour, optimiser, say))
+
+    def _learn(self, e: Experience, behaviour: dict[str, Tensor] | None, optimiser: torch.optim.Optimizer, say: Callable[[str], None]) -> Lesson:
+        try:
+            e, fit = choose_rows(self.policy, e)
+            self._prove(e)
+            say(fit.message)
+            rows = e.settings.rows_per_call
+            shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
+            with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape, memory=fit.beside_weights):
+                follow_weights(optimiser)
+                metrics = update(self.policy, optimiser, e, seed=self.version, behaviour=behaviour)
+        except (RuntimeError, AssertionError, IndexError, KeyError, TypeError) as error:
+            if any(word in str(error).lower() for word in MAY_PASS):
+                raise
+            raise RefusedExperience(f"the model cannot compute with it: {error}") from error
+        memory = {"rows_per_call": rows, "memory_estimate_bytes": fit.estimate, "memory_peak_bytes": self.policy.peak_bytes()}
+        return Lesson(_about(e), e.texts, {**metrics, **memory}, e.picture)
+
+    def _prove(self, e: Experience) -> None:
+        """Refuse a model whose gradients are wrong, before the first update of every opening of the run. The findings are left in check.json."""
+        if self._proven:
+            return
+        findings = examine(self.policy, probe_of(e))
+        write_json(self.folder.path / "check.json", {"at": time.time(), "findings": [asdict(finding) for finding in findings]})
+        if (reason := refusal(findings)) is not None:
+            raise RefusedExperience(f"this model cannot be trained rightly here. {reason}")
+        self._proven = True
+
+    def _check(self, e: Experience) -> None:
+        if e.job != self.job:
+            raise RefusedExperience("it was made for another base model, targets, rank or alpha than this run trains")
+        if e.origin.version > self.version:
+            raise RefusedExperience(f"it was rolled out with version {e.origin.version}, but the run is at version {self.version}")
+        if self.version - e.origin.version > STALENESS_LIMIT:
+            raise DroppedExperience(f"it was rolled out with version {e.origin.version}, the run is at {self.version}: more than {STALENESS_LIMIT} versions old")
+
+    def _behaviour(self, e: Experience) -> dict[str, Tensor] | None:
+        """Weights of the version that made the experience, or None when it is the current one."""
+        if e.origin.version == self.version:
+            if e.origin.version and e.origin.digest != self.digest:
+                raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
+            return None
+        if e.origin.version == 0:
+            return self.policy.first_weights()
+        try:
+            data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
+        except FileNotFoundError:
+            raise RefusedExperience(f"the file of version {e.origin.version}, which made it, is gone") from None
+        if digest_of(data) != e.origin.digest:
+            raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
+        return lora.load(data)
+
+
+def _about(e: Experience) -> dict[str, Any]:
+    about = {key: e.about.get(key) for key in ("seed", "credit", "evaluations", "zero_variance_groups")}
+    return {**facts(e.rewards, e.schedule, e.settings, e.origin.version), **about, "rollout_seconds": e.about.get("seconds")}
+
+
+def open_run(folder: RunFolder, policy_for: Any) -> GraphRun:
+    """The run as its files say. ``policy_for(job)`` gives the model, kept between runs of one base."""
+    known = folder.job()
+    if known is None:
+        raise ValueError(f"job.json of the run {folder.name!r} is gone; choose another run name, or put it back")
+    job = from_json(Job, known)
+    return GraphRun(folder, job, policy_for(job))
