@@ -1,8 +1,7 @@
-"""What differs between the networks: how each is asked for the velocity, and how its LoRA is named for ComfyUI.
+"""What differs between the networks: how each is asked for the velocity, and how its layers are named for others."""
 
-States are latents (N, C, H, W), with a frame axis (N, C, F, H, W) for Qwen-Image and Wan, as in ComfyUI. The order of
-arguments, scales of time and signs are those of diffusers' own pipelines.
-"""
+# States are latents (N, C, H, W), with a frame axis (N, C, F, H, W) for Qwen-Image and Wan, as in ComfyUI. The order of
+# arguments, scales of time and signs are those of diffusers' own pipelines.
 
 import re
 from collections.abc import Callable
@@ -41,7 +40,7 @@ class Architecture:
         return path
 
 
-def _sd3(network: nn.Module, x: Tensor, t: Tensor, text: Tensor, options: dict[str, Any], guidance: float) -> Tensor:
+def _stable_diffusion_3(network: nn.Module, x: Tensor, t: Tensor, text: Tensor, options: dict[str, Any], guidance: float) -> Tensor:
     return network(hidden_states=x, timestep=1000 * t, encoder_hidden_states=text, pooled_projections=options["pooled"], return_dict=False)[0]
 
 
@@ -121,7 +120,7 @@ _WAN_NAMES = (
 ARCHITECTURES = {
     each.name: each
     for each in (
-        Architecture("sd3", "StableDiffusion3Pipeline", "SD3Transformer2DModel", _sd3, prefix="transformer."),
+        Architecture("sd3", "StableDiffusion3Pipeline", "SD3Transformer2DModel", _stable_diffusion_3, prefix="transformer."),
         Architecture("flux", "FluxPipeline", "FluxTransformer2DModel", _flux, packed=True, prefix="transformer."),
         Architecture("qwen_image", "QwenImagePipeline", "QwenImageTransformer2DModel", _qwen_image, frames=True, packed=True, guide=_guide_qwen_image),
         Architecture("z_image", "ZImagePipeline", "ZImageTransformer2DModel", _z_image),

@@ -81,8 +81,22 @@ def load(source: Source, dtype: str) -> Any:
         raise ValueError("headless training needs two packages more: python -m pip install diffusers accelerate") from None
     diffusers.utils.logging.disable_progress_bar()
     local = {"local_files_only": True, "dtype": DTYPES[dtype]}
-    parts = {}
-    pipeline, network = (getattr(diffusers, name) for name in (source.architecture.pipeline, source.architecture.network))
+    (pipeline, network), parts = _classes(source.architecture.name), {}
     if source.file is not None:
         parts["transformer"] = network.from_single_file(str(source.file), config=str(source.folder), subfolder="transformer", **local)
     return pipeline.from_pretrained(str(source.folder), use_safetensors=True, **parts, **local)
+
+
+def _classes(name: str) -> tuple[Any, Any]:
+    """Pipeline and network of an architecture. diffusers imports a class when it is asked for."""
+    import diffusers as d
+
+    if name == "sd3":
+        return d.StableDiffusion3Pipeline, d.SD3Transformer2DModel
+    if name == "flux":
+        return d.FluxPipeline, d.FluxTransformer2DModel
+    if name == "qwen_image":
+        return d.QwenImagePipeline, d.QwenImageTransformer2DModel
+    if name == "z_image":
+        return d.ZImagePipeline, d.ZImageTransformer2DModel
+    return d.WanPipeline, d.WanTransformer3DModel

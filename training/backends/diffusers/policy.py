@@ -1,4 +1,4 @@
-"""A diffusers transformer with one trainable LoRA: a ``training.policy.Policy``, with what LiveRun needs besides."""
+"""A diffusers transformer with one trainable LoRA: a ``Policy``, with what LiveRun needs besides."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
