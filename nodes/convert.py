@@ -18,6 +18,8 @@ from torch import Tensor
 
 from ..training.backends.comfy import ModelVelocity, ready
 from ..training.backends.loading import check_flow_matching
+from ..training.backends.room import rows_of_rollout as rows_of_rollout  # for the nodes, which do not know ComfyUI's inside
+from ..training.backends.unmerged import LoRAForward
 from ..training.conditioning import TAG, checked
 from ..training.config import Origin, from_json, to_json
 from ..training.core.schedule import Schedule
@@ -28,7 +30,7 @@ from ..training.trajectory import Prompt
 
 BASE = "stepwise_grpo_base"  # attachment: the base model's description as JSON
 ORIGIN = "stepwise_grpo_origin"  # attachment: Live LoRA's Origin as JSON
-PATCHES = "stepwise_grpo_patches"  # attachment: which state of the weight patches is Live LoRA's own
+PATCHES = "stepwise_grpo_patches"  # attachment: the weight patches that are Live LoRA's own
 
 
 # what a MODEL remembers
@@ -41,7 +43,8 @@ def with_base(model: Any, base: dict[str, Any]) -> Any:
     return model
 
 
-def base_of(model: Any) -> dict[str, Any] | None:
+def attached_base(model: Any) -> dict[str, Any] | None:
+    """What Base Model or Demo Model wrote on the model."""
     found = model.get_attachment(BASE)
     return None if found is None else json.loads(found)
 
@@ -53,30 +56,55 @@ def origin_of(model: Any) -> Origin:
 
 
 def mark_origin(before: Any, after: Any, origin: Origin) -> None:
-    """Write ``origin`` on the MODEL ``after`` that Live LoRA made from ``before``."""
+    """Write ``origin`` on the MODEL ``after`` that Live LoRA made from ``before``, and which weight patches it added."""
     after.set_attachments(ORIGIN, json.dumps(to_json(origin)))
-    if only_live_lora(before):
-        after.set_attachments(PATCHES, str(after.patches_uuid))
+    added = [entry[1] for key, entries in after.patches.items() for entry in entries[len(before.patches.get(key, ())) :]]
+    after.set_attachments(PATCHES, [*(before.get_attachment(PATCHES) or ()), *added])
 
 
-def only_live_lora(model: Any) -> bool:
-    """Whether all weight patches on the model are Live LoRA's."""
-    return not model.patches or model.get_attachment(PATCHES) == str(model.patches_uuid)
+def foreign_patches(model: Any) -> dict[str, list[tuple]]:
+    """Weight patches that are not Live LoRA's: of each weight [(strength, strength of the weight itself, part of it), ...]."""
+    own = {id(patch) for patch in model.get_attachment(PATCHES) or ()}
+    found = {key: [(entry[0], *entry[2:4]) for entry in entries if id(entry[1]) not in own and entry[0]] for key, entries in model.patches.items()}
+    return {key: entries for key, entries in found.items() if entries}
+
+
+def bare(model: Any) -> Any:
+    """A clone without weight patches and without another sampling: the model as its loader gave it."""
+    model = model.clone()
+    model.patches, model.object_patches = {}, {}
+    return model
 
 
 def check_model(model: Any) -> None:
-    """``ValueError`` unless this is a flow model on which the trainer can repeat what the graph computes."""
+    """``ValueError`` unless this is a flow model whose sampling and options the trainer can repeat. For its weights see ``base_of``."""
     check_flow_matching(model)
+    check_flow_matching(bare(model))
+    check_times(model)
     options = model.model_options
     found = [key for key, value in options.items() if key != "transformer_options" and value]
     found += [f"transformer_options.{key}" for key, value in options.get("transformer_options", {}).items() if value]
     for group in ("wrappers", "injections", "additional_models", "hook_patches", "weight_wrapper_patches"):
         found += [f"{group}.{key}" for key, value in vars(model).get(group, {}).items() if value]
-    found += [f"object_patches.{key}" for key in model.object_patches if key != "model_sampling"]
+    found += [f"object_patches.{key}" for key, patch in model.object_patches.items() if key != "model_sampling" and not isinstance(patch, LoRAForward)]
     if found:
         raise ValueError(f"the model carries {', '.join(found)}, which the trainer cannot repeat; take out the node between loader and sampler that adds it")
-    if not only_live_lora(model):
-        raise ValueError("the model carries a LoRA or another weight patch besides Live LoRA's, which the trainer cannot repeat; take out that loader")
+
+
+def check_times(model: Any) -> None:
+    """``ValueError`` where a ModelSampling node changed more than the shift: the times that the network is told, or the mixture.
+
+    The shift only chooses the times, which travel with the rollout. The trainer works with the model's own sampling.
+    """
+    # not model.model.model_sampling: while a patched clone is loaded, that is the patched one
+    own, patched = bare(model).get_model_object("model_sampling"), model.get_model_object("model_sampling")
+    t, x, v = torch.tensor([0.1, 0.5, 0.9]), torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, -1.0, 1.0])
+    if not torch.allclose(own.timestep(t).float(), patched.timestep(t).float(), rtol=1e-4):
+        kind = type(model.model).__name__
+        raise ValueError(f"a ModelSampling node tells the network other times than this model ({kind}) was made for; use the one of its kind: ModelSamplingSD3, ModelSamplingAuraFlow or ModelSamplingFlux")
+    pairs = ((s.calculate_input(t, x), s.calculate_denoised(t, v, x), s.noise_scaling(t, x, v)) for s in (own, patched))
+    if not all(torch.allclose(a, b) for a, b in zip(*pairs)):
+        raise ValueError("a node changes how the model mixes noise and picture, which the trainer cannot repeat; take it out")
 
 
 # prompts and latents
@@ -172,6 +200,13 @@ def stochastic_sampler(law: str, eta: float, seed: int) -> Any:
 
 
 # the running node
+
+
+def make_room_for_trainer() -> None:
+    """Free the graphics card of ComfyUI's models; they come back when they are used again. Nothing where there is no card."""
+    if not comfy.model_management.is_device_cpu(comfy.model_management.get_torch_device()):
+        comfy.model_management.unload_all_models()
+        comfy.model_management.soft_empty_cache()
 
 
 def progress_bar(total: int) -> Any:

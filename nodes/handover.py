@@ -5,17 +5,20 @@ import os
 import shlex
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import folder_paths
 
 from ..training.config import Job, UpdateSettings, to_json
+from ..training.defaults import named
 from ..training.experience import pack
 from ..training.job import RunFolder, read_json
 from ..training.trajectory import Credit, Trajectory
+from .convert import make_room_for_trainer
 from .progress import Progress
+from .recommended import choice, filled
 
 POLL = 0.1  # seconds
 PACK = Path(__file__).resolve().parent.parent
@@ -36,7 +39,9 @@ def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, 
     run = RunFolder(Path(folder_paths.get_output_directory()), run_name)
     progress = Progress(node, 1)
     check(trajectory, credit, run)
-    job, settings = settings_of(trajectory, widgets)
+    row = named(trajectory.architecture)
+    values = filled(widgets, row, run.job() or {})
+    job, settings = settings_of(trajectory, values)
     try:
         run.agree_on_job(to_json(job))
         id = run.queue(pack(trajectory, credit, job, settings))
@@ -44,14 +49,17 @@ def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, 
         if error.errno == errno.ENOSPC:
             raise RuntimeError(f"no space left on the disk of {run.output}: this iteration was not queued; make room and queue again") from None
         raise
+    if wait and settings.share_gpu and run.trainer_is_alive():
+        make_room_for_trainer()
     fate = wait_for(run, id, progress) if wait else None
     result = outcome(run, fate, wait)
+    result = replace(result, note="\n".join(filter(None, (result.note, choice(widgets, values, row)))))
     progress.announce(result.note)
     return result
 
 
 def settings_of(trajectory: Trajectory, widgets: dict[str, Any]) -> tuple[Job, UpdateSettings]:
-    """The run's job and the settings of this update, from the node's widgets."""
+    """The run's job and the settings of this update, from the node's widgets, none of them automatic any more."""
     of_job = {"targets": widgets["targets"], "pattern": widgets["target_pattern"], **{key: widgets[key] for key in ("rank", "alpha", "optimiser")}}
     of_update = {key: value for key, value in widgets.items() if key not in (*of_job, "target_pattern")}
     return Job(base=trajectory.base, start=trajectory.origin.start, **of_job), UpdateSettings(**of_update)
@@ -65,7 +73,7 @@ def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:
     if not trajectory.schedule.stochastic:
         raise ValueError("no step of the trajectory is random, so there is nothing to learn: raise eta above 0 in Stepwise SDE Sampler")
     if trajectory.base is None:
-        raise ValueError("the trainer cannot tell which file this model came from: load it with Base Model or Demo Model")
+        raise ValueError("the trainer cannot tell which file this model came from: load it with Base Model, Demo Model, Load Diffusion Model or Load Checkpoint")
     if origin.loras > 1:
         raise ValueError("the model went through two Live LoRA nodes; keep one")
     if origin.ema:

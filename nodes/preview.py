@@ -12,6 +12,7 @@ from ..training.preview import preview
 from ..training.trajectory import Credit as CreditData
 from ..training.trajectory import Trajectory as TrajectoryData
 from . import convert
+from .base_model import base_of
 from .progress import Progress
 from .sockets import CATEGORY, Credit, Reward, Trajectory
 
@@ -35,7 +36,7 @@ class TweediePreviewReward(io.ComfyNode):
                 io.Image.Output("previews", display_name="previews", tooltip="Small clean estimates: all pictures at the first state, then at the second, and so on."),
                 io.Image.Output("pictures", display_name="pictures", tooltip="The finished pictures, one group after the other."),
             ],
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
         )
 
     @classmethod
@@ -62,7 +63,7 @@ def inputs() -> list[io.Input]:
 def score(node: Any, model: Any, vae: Any, trajectory: TrajectoryData, reward: RewardLike, settings: PreviewSettings) -> tuple[CreditData, Tensor]:
     """Preview and score on the graph's model, with progress."""
     convert.check_model(model)
-    if convert.origin_of(model) != trajectory.origin:
+    if convert.origin_of(model) != trajectory.origin or base_of(model, node) != trajectory.base:
         raise ValueError("model is not the one that made the trajectory: connect the same MODEL, behind the same Live LoRA, to the sampler and to this node")
     progress = Progress(node, 1)
     velocity = convert.velocity_of(model, trajectory.prompts, trajectory.negative, trajectory.cfg, settings.rows_per_call, lambda rows: progress.check())

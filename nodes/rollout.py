@@ -7,13 +7,15 @@ from comfy_api.latest import io
 
 from ..training.conditioning import checked
 from ..training.core.schedule import Schedule
-from ..training.core.transitions import LAWS, resolve_eta
+from ..training.core.transitions import LAWS
 from ..training.rollout import rollout
 from ..training.trajectory import Trajectory
-from . import convert
+from . import convert, validate
+from .base_model import base_of
 from .contact_sheet import contact_sheet
 from .progress import Progress
-from .sockets import CATEGORY, MAX_SEED
+from .recommended import law_of, row_of
+from .sockets import AUTO, CATEGORY, MAX_SEED
 from .sockets import Trajectory as TrajectorySocket
 
 LAW = "How a step adds noise. ddim (the paper's), cps and precise keep the noise level exactly right; flow and dance are those of Flow-GRPO and DanceGRPO."
@@ -33,20 +35,17 @@ class StepwiseSDESampler(io.ComfyNode):
                 TrajectorySocket.Output("trajectory", display_name="TRAJECTORY", tooltip="Every state of every picture on its way from noise. For Tweedie Preview & Reward and GRPO LoRA Trainer."),
                 io.Latent.Output("latent", display_name="LATENT", tooltip="The finished latents, one group after the other, for VAE Decode."),
             ],
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
         )
 
     @classmethod
     def validate_inputs(cls, law: str | None, eta: float | None) -> bool | str:
-        try:
-            return law is None or eta is None or resolve_eta(law, eta) >= 0
-        except ValueError as error:
-            return str(error)
+        return validate.law_and_eta(law, eta)
 
     @classmethod
     def execute(cls, model: Any, positive: list, negative: list, latent_image: dict, sigmas: Any, group_size: int, cfg: float, law: str, eta: float, seed: int, floor_first: bool, rows_per_call: int) -> io.NodeOutput:
         convert.check_model(model)  # first: another kind of model has other sigmas, and their message would mislead
-        schedule = Schedule.of(sigmas.tolist(), law, eta, floor_first)
+        schedule = Schedule.of(sigmas.tolist(), *law_of(model, law, eta), floor_first)
         trajectory = roll_out(cls, model, positive, negative, latent_image, schedule, group_size, cfg, seed, rows_per_call)
         return io.NodeOutput(trajectory, convert.to_latent(model, trajectory.states[-1]))
 
@@ -60,11 +59,11 @@ def inputs() -> list[io.Input]:
         io.Sigmas.Input("sigmas", tooltip="From a scheduler node, denoise 1. 10 steps are usual for training."),
         io.Int.Input("group_size", default=8, min=2, max=256, tooltip="Pictures a prompt. They are compared with each other, so at least 2; more give a steadier lesson and cost more time."),
         io.Float.Input("cfg", default=1.0, min=0.0, max=30.0, step=0.1, round=0.01, tooltip="Guidance, for the rollout and for the training. 1 is fastest: it needs no negative pass."),
-        io.Combo.Input("law", options=list(LAWS), default="ddim", tooltip=LAW),
+        io.Combo.Input("law", options=[AUTO, *LAWS], default="ddim", tooltip=f"{LAW} auto takes the law recommended for the model."),
         io.Float.Input("eta", default=-1.0, min=-1.0, max=4.0, step=0.05, round=0.01, tooltip=ETA),
         io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Decides all noise. Leave the control on 'increment': with an unchanged seed the next Queue would do nothing."),
         io.Boolean.Input("floor_first", default=True, tooltip="Let the very first step of ddim and flow be random as well; layout is decided there. Off takes the literal formula, whose first step has no noise."),
-        io.Int.Input("rows_per_call", default=64, min=1, max=4096, tooltip="At most this many pictures go through the network at once. Lower it when memory runs out; the noise stays the same."),
+        io.Int.Input("rows_per_call", default=0, min=0, max=4096, tooltip="At most this many pictures go through the network at once. 0 = as many as fit, by ComfyUI's own measure. Lower it when memory runs out; the noise stays the same."),
     ]
 
 
@@ -73,17 +72,18 @@ def roll_out(node: Any, model: Any, positive: list, negative: list, latent: dict
     if group_size < 2:
         raise ValueError(f"group_size must be at least 2, because the pictures of a group are compared with each other; got {group_size}")
     prompts, negative = convert.prompts_of(positive), checked(negative, "negative")
-    shape = convert.latent_shape(model, latent)
+    shape, base = convert.latent_shape(model, latent), base_of(model, node)
     calls = len(prompts) + (schedule.steps - 1) * len(prompts) * group_size
     progress = Progress(node, calls)
     progress.announce(f"{len(prompts)} prompts x {group_size} pictures x {schedule.steps} steps: {calls} network rows")
+    rows_per_call = rows_per_call or convert.rows_of_rollout(model, shape, cfg)
     velocity = convert.velocity_of(model, prompts, negative, cfg, rows_per_call, lambda rows: progress.tick(rows, "network rows"))
     sheet = contact_sheet(model, schedule.times, len(prompts), group_size, progress)
     start = time.perf_counter()
     path = rollout(velocity, schedule, [prompt.index for prompt in prompts], group_size, shape, seed, sheet)
     seconds = time.perf_counter() - start
     progress.announce(f"{len(prompts) * group_size} pictures in {seconds:.1f} s ({calls} network rows)")
-    return Trajectory(path.states, path.velocities, schedule, prompts, negative, cfg, seed, convert.origin_of(model), convert.base_of(model), path.evaluations, seconds)
+    return Trajectory(path.states, path.velocities, schedule, prompts, negative, cfg, seed, convert.origin_of(model), base, path.evaluations, seconds, row_of(model, base).name)
 
 
 NODES = [StepwiseSDESampler]

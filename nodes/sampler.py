@@ -6,6 +6,7 @@ from ..training.core.transitions import LAWS, resolve_eta
 from .convert import stochastic_sampler
 from .rollout import ETA, LAW
 from .sockets import CATEGORY, MAX_SEED
+from .validate import law_and_eta
 
 
 class StepwiseSDE(io.ComfyNode):
@@ -26,10 +27,7 @@ class StepwiseSDE(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, law: str | None, eta: float | None) -> bool | str:
-        try:
-            return law is None or eta is None or resolve_eta(law, eta) >= 0
-        except ValueError as error:
-            return str(error)
+        return law_and_eta(law, eta)
 
     @classmethod
     def execute(cls, law: str, eta: float, seed: int) -> io.NodeOutput:

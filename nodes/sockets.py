@@ -8,6 +8,7 @@ Reward = io.Custom("STEPWISE_GRPO_REWARD")
 
 CATEGORY = "Stepwise GRPO"
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
+AUTO = "auto"  # a combo's value for "as recommended for the model"
 
 
 def advanced(widget: io.Input) -> io.Input:

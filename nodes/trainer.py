@@ -6,12 +6,12 @@ from typing import Any
 from comfy_api.latest import io, ui
 
 from ..training.config import CHECKPOINTING, OPTIMISERS
-from ..training.job import check_run_name
 from ..training.lora import TARGETS
 from ..training.trajectory import Credit as CreditData
 from ..training.trajectory import Trajectory as TrajectoryData
+from . import validate
 from .handover import hand_over
-from .sockets import CATEGORY, Credit, Trajectory, advanced
+from .sockets import AUTO, CATEGORY, Credit, Trajectory, advanced
 
 
 class GRPOLoRATrainer(io.ComfyNode):
@@ -33,11 +33,8 @@ class GRPOLoRATrainer(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, run_name: str | None) -> bool | str:
-        try:
-            return run_name is None or bool(check_run_name(run_name))
-        except ValueError as error:
-            return str(error)
+    def validate_inputs(cls, run_name: str | None, target_pattern: str | None = "") -> bool | str:
+        return validate.run(run_name, target_pattern)
 
     @classmethod
     def execute(cls, trajectory: TrajectoryData, credit: CreditData, run_name: str, wait: bool, **settings: Any) -> io.NodeOutput:
@@ -50,13 +47,13 @@ def inputs() -> list[io.Input]:
         Trajectory.Input("trajectory", tooltip="From Stepwise SDE Sampler."),
         Credit.Input("credit", tooltip="From Tweedie Preview & Reward."),
         io.String.Input("run_name", default="my_first_run", tooltip="Name of the run and of its LoRA. The same name in Live LoRA. Another name starts a new run."),
-        io.Float.Input("learning_rate", default=2e-4, min=1e-6, max=1.0, step=1e-6, round=False, tooltip="How far an update goes. 0.0025 suits the Demo Model; 0.0001 to 0.0003 big models."),
-        io.Float.Input("clip", default=1e-4, min=1e-6, max=0.99, step=1e-6, round=False, tooltip="How far a picture's likelihood may move in one iteration. 0.001 suits the Demo Model, 0.0001 pictures of 512 px."),
-        io.Float.Input("beta", default=0.0, min=0.0, max=10.0, step=1e-4, round=False, tooltip="Pull back to the base model; 0 = none. Try 0.004 when pictures lose their shape."),
+        io.Float.Input("learning_rate", default=0.0, min=0.0, max=1.0, step=1e-6, round=False, tooltip="How far an update goes. 0 = as recommended for the model: 0.0025 for the Demo Model, about 0.0001 for big ones."),
+        io.Float.Input("clip", default=0.0, min=0.0, max=0.99, step=1e-6, round=False, tooltip="How far a picture's likelihood may move in one iteration. 0 = as recommended for the model: 0.001 for the Demo Model, about 0.0001 for pictures of 512 px."),
+        io.Float.Input("beta", default=0.0, min=0.0, max=10.0, step=1e-4, round=False, tooltip="Pull back to version 0: the base model, or the LoRA the run started from; 0 = none. Try 0.004 when pictures lose their shape."),
         io.Int.Input("updates", default=2, min=1, max=64, tooltip="Optimiser steps in this iteration; the pictures are split among them."),
-        io.Int.Input("rank", default=16, min=1, max=1024, tooltip="Size of the LoRA. Fixed for a run."),
-        io.Float.Input("alpha", default=32.0, min=0.01, max=4096.0, step=1.0, round=0.01, tooltip="Scale of the LoRA: alpha / rank. Fixed for a run."),
-        io.Combo.Input("targets", options=list(TARGETS), default="attention", tooltip="Which layers get a LoRA. Fixed for a run."),
+        io.Int.Input("rank", default=0, min=0, max=1024, tooltip="Size of the LoRA. 0 = as recommended for the model. Fixed for a run."),
+        io.Float.Input("alpha", default=0.0, min=0.0, max=4096.0, step=1.0, round=0.01, tooltip="Scale of the LoRA: alpha / rank. 0 = as recommended for the model. Fixed for a run."),
+        io.Combo.Input("targets", options=[AUTO, *TARGETS], default=AUTO, tooltip="Which layers get a LoRA. auto = as recommended for the model. Fixed for a run."),
         io.Float.Input("ema", default=0.0, min=0.0, max=0.9999, step=1e-3, round=False, tooltip="Above 0 an averaged LoRA is saved beside each version, 0.9 for example. Live LoRA shows it with use_ema."),
         io.Int.Input("rows_per_call", default=0, min=0, max=4096, tooltip="At most this many states at once in the trainer. 0 = as many as fit; lower it when the trainer runs out of memory."),
         io.Boolean.Input("wait", default=True, tooltip="Wait until the new version is there. Off: go on at once; the trainer works in its own time."),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stepwise_grpo.training import lora
+from stepwise_grpo.training.capacity import Demand, Fit, Room, fit
 from stepwise_grpo.training.config import Job, Origin, PreviewSettings, UpdateSettings
 from stepwise_grpo.training.core.checks import rows_over_latent
 from stepwise_grpo.training.core.schedule import Schedule
@@ -42,8 +43,10 @@ def exact_velocity(x: Tensor, t: Tensor, mu: Tensor) -> Tensor:
 class AnalyticPolicy:
     """``training.policy.Policy`` and what LiveRun needs of ``ComfyPolicy``. ``calls`` and ``rows`` count network use."""
 
+    model_class = "Analytic"
+
     def __init__(self, job: Job = JOB) -> None:
-        self.job, self.calls, self.rows = job, 0, 0
+        self.job, self.calls, self.rows, self.parked, self.memory = job, 0, 0, 0, 100_000
         shapes = {"A": (job.rank, FEATURES), "B": (SIZE, job.rank)}
         self._parameters = {f"{layer}.lora_{side}.weight": torch.zeros(shapes[side], requires_grad=True) for layer in LAYERS for side in "AB"}
         self._mu: Tensor | None = None
@@ -51,7 +54,7 @@ class AnalyticPolicy:
         self.set_weights(lora.first_weights(self._parameters, job))
 
     @contextmanager
-    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: Sequence[int], rows_per_call: int = 1 << 30) -> Iterator[None]:
+    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: Sequence[int], rows_per_call: int = 1 << 30, memory: int = 0) -> Iterator[None]:
         mean = lambda entries: torch.stack([cond.float().mean() for cond, _ in entries]).mean()
         self._mu, self._negative, self._cfg = torch.stack([mean(entries) for entries in prompts]), mean(negative), cfg
         try:
@@ -82,6 +85,9 @@ class AnalyticPolicy:
     def weights(self) -> dict[str, Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
+    def first_weights(self) -> dict[str, Tensor]:
+        return lora.first_weights(self._parameters, self.job)
+
     @torch.no_grad()
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         if weights.keys() != self._parameters.keys():
@@ -96,6 +102,21 @@ class AnalyticPolicy:
             yield
         finally:
             self._on = True
+
+    def set_checkpointing(self, setting: str) -> None:
+        self.checkpointing = setting
+
+    def rows_that_fit(self, experience: Experience) -> Fit:
+        """A small memory of its own, 1000 bytes a row, so that the automatic choice and a refusal can be tried."""
+        demand = Demand(weights=1000, lora=1000, fixed=0, row=1000, block=0)
+        wanted = len(experience.schedule.stochastic) * experience.states.shape[1]
+        return fit(demand, Room(total=self.memory, reserve=0), wanted, experience.settings.rows_per_call)
+
+    def park(self) -> None:
+        self.parked += 1
+
+    def peak_bytes(self) -> int | None:
+        return None
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -102,17 +102,17 @@ class Bench:
         policy.set_weights(start)
         return (4 * fine - coarse) / 3
 
-    def experience(self, cfg: float = 1.0) -> Experience:
+    def experience(self, cfg: float = 1.0, schedule: Schedule = SCHEDULE) -> Experience:
         """A rollout in the graph's code on a clean model, two members for each of two prompts, with made-up credit."""
         patcher, prompts, latent = self.patcher(), self.prompts[:2], self.architecture.latent
         with torch.no_grad(), self.backend.ready(patcher, [4, *latent]):
-            path = rollout(self.backend.ModelVelocity(patcher, prompts, self.negative, cfg), SCHEDULE, [0, 1], 2, latent, seed=0)
+            path = rollout(self.backend.ModelVelocity(patcher, prompts, self.negative, cfg), schedule, [0, 1], 2, latent, seed=0)
         return Experience(
             states=path.states,
             velocities=path.velocities,
-            rewards=torch.zeros(SCHEDULE.steps + 1, 4),
-            advantages=torch.tensor([1.0, -1.0, 0.5, -0.5]).repeat(SCHEDULE.steps, 1),
-            schedule=SCHEDULE,
+            rewards=torch.zeros(schedule.steps + 1, 4),
+            advantages=torch.tensor([1.0, -1.0, 0.5, -0.5]).repeat(schedule.steps, 1),
+            schedule=schedule,
             conditioning=prompts,
             negative=self.negative,
             texts=["", ""],

@@ -74,9 +74,9 @@ class Bench:
         """One run of ``scheme`` from a fresh LoRA."""
         from ..training.iterate import iterate
         from ..training.lora import first_weights
+        from ..training.optimiser import make_optimiser
         from ..training.prompts import choose
         from ..training.trajectory import Prompt
-        from ..training.update import make_optimiser
 
         policy, plan = self.policy, self._plan(scheme)
         policy.set_weights(first_weights(policy.weights(), replace(policy.job, seed=seed)))

@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..training.comfyui import prepare
+from ..training.comfyui import device_flags, prepare
 from ..training.prompts import prompt_lines
 
 DEMO_FOLDER = Path(__file__).resolve().parent.parent / "demo"
 COMFYUI = Path(os.environ.get("STEPWISE_COMFYUI", Path(__file__).resolve().parent.parent / ".comfyui"))
 
 
-def start_comfy() -> None:
-    """Make ``import comfy`` work in this process, on the GPU if there is one. Call it once, before such imports."""
+def start_comfy(*flags: str) -> None:
+    """Make ``import comfy`` work in this process, on the GPU if there is one, with these further flags. Call it once, before such imports."""
     arguments = sys.argv
-    prepare({}, COMFYUI)
+    prepare({"argv": [*device_flags(), *flags]}, COMFYUI)
     import comfy.options
 
     comfy.options.enable_args_parsing()

@@ -16,7 +16,7 @@ from bind import bind  # noqa: E402
 sys.path.pop(0)
 bind()
 
-from stepwise_grpo.training import headless  # noqa: E402
+from stepwise_grpo.training import export, headless  # noqa: E402
 from stepwise_grpo.training.comfyui import add_options, use_comfyui  # noqa: E402
 from stepwise_grpo.training.run import run  # noqa: E402
 from stepwise_grpo.training.stop import Stop  # noqa: E402
@@ -49,7 +49,7 @@ def serve(arguments: list[str]) -> None:
     logging.info("stopped; start it again at any time")
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"headless": headless.main}
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"export": export.main, "headless": headless.main}
 
 
 if __name__ == "__main__":

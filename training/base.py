@@ -1,30 +1,68 @@
-"""The base model of a run as data: which file, and whether it is still the same one. Standard library only."""
+"""The base model of a run as data: which files, and whether they are still the same. Standard library only."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 DEMO = {"kind": "demo"}
+LORA_KIND = "loras"  # ComfyUI's name for the folders of LoRA files
+MIB = 2**20
 
 
-def describe(kind: str, name: str, path: Path) -> dict[str, Any]:
-    """{kind, name, size in bytes, sha256 of the file's header}: enough to notice another file under the same name."""
-    return {"kind": kind, "name": name, "size": path.stat().st_size, "sha256": header_digest(path)}
+class UnfitBase(ValueError):
+    """A base model that can never be trained as it is; the message says why."""
 
 
-def header_digest(path: Path) -> str:
-    """sha256 of a safetensors header (names, shapes, dtypes, metadata), or of the first MiB of another file."""
+def describe(kind: str, name: str, path: Path, weight_dtype: str = "default") -> dict[str, Any]:
+    """Kind and name of a file, its size in bytes and its digest: enough to notice another file under the same name."""
+    # {"kind", "name", "size", "sha256"}, and "weight_dtype" unless it is "default"; "loras" lists describe_lora(...) where there are some
+    return {"kind": kind, **_file(name, path), **({} if weight_dtype == "default" else {"weight_dtype": weight_dtype})}
+
+
+def describe_lora(name: str, path: Path, strength: float) -> dict[str, Any]:
+    """A LoRA that the graph has on the base model besides the trained one."""
+    # {"name", "size", "sha256", "strength"}
+    return {**_file(name, path), "strength": float(strength)}
+
+
+def _file(name: str, path: Path) -> dict[str, Any]:
+    return {"name": name, "size": path.stat().st_size, "sha256": quick_digest(path)}
+
+
+def quick_digest(path: Path) -> str:
+    """sha256 of a safetensors header (names, shapes, dtypes, metadata), or of the first MiB of another file, and of the last MiB.
+
+    Finetunes of one model have equal headers and sizes; the end of the file tells them apart.
+    """
     with open(path, "rb") as file:
         start = file.read(8)
         length = int.from_bytes(start, "little")
-        limit = length if path.suffix == ".safetensors" and length < 100 * 2**20 else 2**20
-        return hashlib.sha256(start + file.read(limit)).hexdigest()
+        digest = hashlib.sha256(start + file.read(length if path.suffix == ".safetensors" and length < 100 * MIB else MIB))
+        file.seek(max(0, path.stat().st_size - MIB))
+        digest.update(file.read(MIB))
+        return digest.hexdigest()
 
 
-def check_same(base: dict[str, Any], path: Path | None) -> None:
-    """``ValueError`` unless ``path`` is still the file that ``base`` describes."""
+def refuse_gguf(name: str, path: Path) -> None:
+    """``UnfitBase`` for a GGUF file, whatever its name."""
+    with open(path, "rb") as file:
+        if path.suffix.lower() == ".gguf" or file.read(4) == b"GGUF":
+            raise UnfitBase(f"{name!r} is a GGUF file, whose weights cannot be trained on; take the model's .safetensors file (fp8 is about as small)")
+
+
+def check_same(base: dict[str, Any], find: Callable[[str, str], str | None]) -> None:
+    """``ValueError`` unless every file that ``base`` describes is still the same. ``find(kind, name)``: the file's path or None."""
+    if base["kind"] != "demo":
+        _check_file(f"the base model {base['name']!r}", base["kind"], base, find)
+    for lora in base.get("loras", ()):
+        _check_file(f"the LoRA {lora['name']!r} below the trained one", LORA_KIND, lora, find)
+
+
+def _check_file(what: str, kind: str, described: dict[str, Any], find: Callable[[str, str], str | None]) -> None:
+    path = find(kind, described["name"])
     if path is None or not Path(path).is_file():
-        raise ValueError(f"the base model {base['name']!r} is no longer in ComfyUI's {base['kind']!r} folders; put it back or start a new run")
-    found = describe(base["kind"], base["name"], Path(path))
-    if found != base:
-        raise ValueError(f"the base model {base['name']!r} has changed since the run was started (another size or header); put the old file back or start a new run")
+        raise ValueError(f"{what} is no longer in ComfyUI's {kind!r} folders; put it back or start a new run")
+    found = _file(described["name"], Path(path))
+    if found != {key: described.get(key) for key in found}:
+        raise ValueError(f"{what} has changed since the run was started (another size or content); put the old file back or start a new run")

@@ -5,6 +5,7 @@ No job and no experience ever names code, flags or absolute paths.
 
 import argparse
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -32,7 +33,26 @@ def prepare(record: dict[str, Any], comfy: Path | None) -> None:
     if not (root / "comfy" / "sd.py").is_file():
         raise SystemExit(f"{root} is not a ComfyUI folder; start ComfyUI once, or say --comfy FOLDER")
     sys.path.insert(0, str(root))
-    sys.argv = [str(root / "main.py"), *(record["argv"] if "argv" in record else device_flags())]
+    arguments = record["argv"] if "argv" in record else device_flags()
+    os.environ.update(visible_devices(arguments))
+    sys.argv = [str(root / "main.py"), *arguments]
+
+
+def visible_devices(arguments: list[str]) -> dict[str, str]:
+    """The environment in which ComfyUI's main.py sees the graphics card that its command line chooses. It counts until torch uses one."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--cuda-device")
+    parser.add_argument("--default-device", type=int)
+    chosen, _ = parser.parse_known_args(arguments)
+    if chosen.cuda_device == "all":
+        return {}
+    if chosen.cuda_device is not None:  # has the last word, as there
+        devices = chosen.cuda_device
+    elif chosen.default_device is not None:
+        devices = ",".join(map(str, sorted(range(32), key=lambda number: (number != chosen.default_device, number))))
+    else:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices, "ASCEND_RT_VISIBLE_DEVICES": devices}
 
 
 def device_flags() -> list[str]:

@@ -67,6 +67,18 @@ def signature(tree: Tree) -> Any:
     return ("value", repr(tree))
 
 
+def longest(prompts: list[list]) -> list:
+    """The prompt whose conditioning holds most numbers, which costs the network most."""
+
+    def size(tree: Tree) -> int:
+        if isinstance(tree, Tensor):
+            return tree.numel()
+        parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+        return sum(size(part) for part in parts)
+
+    return max(prompts, key=size)
+
+
 def stack(trees: list[Tree]) -> Tree:
     """One conditioning whose tensors have a row for each of ``trees`` (equal signatures, each with one row)."""
     first = trees[0]

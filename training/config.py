@@ -37,7 +37,7 @@ class Job:
     """What a run trains: fixed by the first experience of a run, the same for its whole life."""
 
     base: dict[str, Any]
-    """{"kind": "demo"} or {"kind": a folder_paths kind, "name": the file's name there, "size": bytes, "sha256": of its header}."""
+    """{"kind": "demo"}, or a file and its precision as ``base.describe`` gives them; "loras" lists the LoRAs on it below the trained one."""
     targets: str = "attention"
     """Which layers get a LoRA: a preset of training/lora.py."""
     pattern: str = ""

@@ -13,6 +13,7 @@ from .conditioning import flatten, unflatten
 from .config import Job, Origin, UpdateSettings, from_json, to_json
 from .core.schedule import Schedule
 from .job import retry_sharing
+from .picture import check_picture
 from .trajectory import Credit, Trajectory
 
 FORMAT = 1
@@ -46,6 +47,8 @@ class Experience:
     settings: UpdateSettings
     about: dict[str, Any]
     """For the record: seed, credit scheme, reward, evaluations, seconds of the rollout and preview."""
+    picture: Tensor | None = None
+    """(h, w, 3), uint8: the best finished picture, to lie beside the version."""
 
     @property
     def group_size(self) -> int:
@@ -56,6 +59,8 @@ def pack(trajectory: Trajectory, credit: Credit, job: Job, settings: UpdateSetti
     """The experience as bytes. The same trajectory, credit and settings give the same bytes, hence the same id."""
     tensors = {"states": trajectory.states, "velocities": trajectory.velocities, "rewards": credit.rewards, "advantages": credit.advantages}
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}
+    if credit.picture is not None:
+        tensors["picture"] = credit.picture.contiguous()
     prompts = [flatten(prompt.conditioning, f"prompt/{i}", tensors) for i, prompt in enumerate(trajectory.prompts)]
     negative = flatten(trajectory.negative, "negative", tensors)
     schedule = credit.schedule
@@ -121,6 +126,7 @@ def _build(meta: dict[str, Any], tensors: dict[str, Tensor]) -> Experience:
         job=from_json(Job, meta["job"]),
         settings=from_json(UpdateSettings, meta["settings"]),
         about=meta["about"],
+        picture=tensors.get("picture"),
     )
     _check(experience)
     return experience
@@ -135,6 +141,8 @@ def _check(e: Experience) -> None:
             raise ValueError(f"shapes do not fit: {name} {found} instead of {shape} in {steps} steps")
     if not e.conditioning or rows % len(e.conditioning) or len(e.texts) != len(e.conditioning):
         raise ValueError(f"{rows} rows do not form groups of {len(e.conditioning)} prompts with {len(e.texts)} texts")
+    if e.picture is not None:
+        check_picture(e.picture)
     if not e.schedule.stochastic:
         raise ValueError("no step is stochastic, so there is nothing to train on")
     for name, values in {"states": e.states, "velocities": e.velocities, "advantages": e.advantages, "final rewards": e.rewards[-1]}.items():

@@ -23,7 +23,7 @@ from .headless_settings import HeadlessSettings, read_settings
 from .heartbeat import Heartbeat
 from .iterate import Plan, iterate
 from .job import RunFolder
-from .live_run import LiveRun, facts
+from .live_run import Done, LiveRun, facts
 from .peers import ALONE, Peers, Processes
 from .policy import Decoder, Reward
 from .prompts import choose, prompt_lines
@@ -104,7 +104,7 @@ class Headless:
         if self._run.writes:
             report(self._run.folder, version=self._run.version, **status)
 
-    def _iterate(self, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
+    def _iterate(self, optimiser: torch.optim.Optimizer) -> Done:
         settings, version, peers = self._settings, self._run.version, self._peers
         chosen = choose(len(self._texts), settings.prompts_per_iteration, version, settings.seed)
         mine = chosen[len(chosen) * peers.rank // peers.count : len(chosen) * (peers.rank + 1) // peers.count]  # whole groups, never parts of one
@@ -112,7 +112,7 @@ class Headless:
         seed = settings.seed * 1_000_000 + version
         credit, metrics = iterate(self._run.policy, optimiser, self._plan, prompts, self._negative, self._decode, self._reward, seed, peers)
         seconds = {"rollout": metrics.pop("seconds_rollout"), **credit.seconds}
-        return self._facts(credit, seed, seconds), [self._texts[index] for index in chosen], metrics
+        return Done(self._facts(credit, seed, seconds), [self._texts[index] for index in chosen], metrics, credit.picture)
 
     def _facts(self, credit: Credit, seed: int, seconds: dict[str, float]) -> dict[str, Any]:
         rewards = self._peers.gather(credit.rewards, dim=1)

@@ -38,8 +38,8 @@ def iterate(
     Among ``peers`` each process is given prompts of its own: the credit is theirs, the metrics and the step are those of all.
     """
     conditioning = [prompt.conditioning for prompt in prompts]
-    start, batch = time.perf_counter(), [plan.update.rows_per_call, *plan.shape]
-    with policy.prompts(conditioning, negative, plan.cfg, batch, plan.update.rows_per_call):
+    start, rows = time.perf_counter(), plan.update.rows_per_call or plan.preview.rows_per_call
+    with policy.prompts(conditioning, negative, plan.cfg, [rows, *plan.shape], rows):
         with torch.no_grad():
             path = rollout(policy.velocity, plan.schedule, [prompt.index for prompt in prompts], plan.group_size, plan.shape, seed)
             trajectory = Trajectory(path.states, path.velocities, plan.schedule, tuple(prompts), negative, plan.cfg, seed, Origin(), policy.job.base, path.evaluations)

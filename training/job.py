@@ -4,7 +4,7 @@ Nodes write job.json and inbox/; the trainer writes everything else. Every file 
 """
 
 # <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/
-# <output>/loras/stepwise_grpo/<run>/v000012.safetensors
+# <output>/loras/stepwise_grpo/<run>/v000012.safetensors  v000012.png
 
 import hashlib
 import json
@@ -18,6 +18,7 @@ from typing import Any
 FOLDER = "stepwise_grpo"
 _NAME = r"[\w][\w .+-]{0,62}[\w+-]|[\w]"
 _RESERVED = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}  # on Windows
+WIDGETS = {"pattern": "target_pattern", "start": "start_from (in Live LoRA)"}  # settings of a job that have another name in the graph
 _OURS = {"trainer.json", "trainer.lock", "comfyui.json"}  # files that lie beside the runs
 
 
@@ -100,11 +101,11 @@ class RunFolder:
         for key in sorted({*known, *job}):
             if known.get(key) != job.get(key):
                 if key == "base":
-                    name = known["base"].get("name", "the demo model")
-                    raise ValueError(f"run {self.name!r} was started with the base model {name!r}; this graph has another one, or the file has changed. Put it back, or choose another run name for a new run.")
+                    raise ValueError(f"run {self.name!r} was started with {_other_base(known['base'], job['base'])}. Put it back, or choose another run name for a new run.")
+                widget, shown = WIDGETS.get(key, key), lambda value: value["name"] if isinstance(value, dict) else repr(value)
                 raise ValueError(
-                    f"run {self.name!r} was started with {key} = {known.get(key)!r}; this graph says {job.get(key)!r}. "
-                    f"Set {key} back, or choose another run name for a new run."
+                    f"run {self.name!r} was started with {widget} = {shown(known.get(key))}; this graph says {shown(job.get(key))}. "
+                    f"Set {widget} back, or choose another run name for a new run."
                 )
 
     def queue(self, experience: bytes) -> str:
@@ -129,6 +130,10 @@ class RunFolder:
 
     def version_file(self, version: int, ema: bool = False) -> Path:
         return self.loras / f"v{version:06d}{'_ema' if ema else ''}.safetensors"
+
+    def picture_file(self, version: int) -> Path:
+        """Beside the version and of the same name, as LoRA managers look for it."""
+        return self.version_file(version).with_suffix(".png")
 
     def lora_name(self, version: int) -> str:
         """The name under which ComfyUI's stock loaders list the file, with this system's separator as they do."""
@@ -190,6 +195,17 @@ class RunFolder:
         """Whether a trainer wrote its heartbeat for this output folder during the last ``within`` seconds."""
         status = read_json(self.output / FOLDER / "trainer.json")
         return status is not None and not status.get("stopped") and time.time() - status.get("at", 0) < within
+
+
+def _other_base(known: dict[str, Any], new: dict[str, Any]) -> str:
+    """What the base model of a run was and what differs now: the LoRAs on it, its precision, or the model itself."""
+    optional = ("loras", "weight_dtype")
+    if any(known.get(key) != new.get(key) for key in {*known, *new} - {*optional}):
+        return f"the base model {known.get('name', 'the demo model')!r}; this graph has another one, or the file has changed"
+    if known.get("weight_dtype") != new.get("weight_dtype"):
+        return f"weight_dtype = {known.get('weight_dtype', 'default')}; this graph says {new.get('weight_dtype', 'default')}"
+    before, now = (", ".join(f"{lora['name']!r} at {lora['strength']:g}" for lora in base.get("loras", ())) or "none" for base in (known, new))
+    return f"other LoRAs on the base model: {before}; this graph has {now if now != before else 'the same, but a file has changed'}"
 
 
 def all_runs(output: Path) -> list[RunFolder]:

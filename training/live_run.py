@@ -1,6 +1,6 @@
 """One run in the trainer's hands: its weights, optimiser and version, and the order in which an update is committed.
 
-Commit: version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
+Commit: picture, version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
 leaves the old version in force and the experience queued, and doing the update again gives the same bits. After it the
 experience is known by its id and only removed.
 """
@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from .config import Job, UpdateSettings, from_json
 from .core.schedule import Schedule
 from .experience import Experience, unpack
 from .job import RunFolder, digest_of, retry_sharing, write_whole
-from .update import RefusedExperience, make_optimiser, update
+from .optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
+from .picture import png
+from .update import RefusedExperience, choose_rows, update
 
 STALENESS_LIMIT = 2  # versions
 MAY_PASS = ("memory", "cuda", "cublas", "cudnn", "hip", "mps")  # words of faults that are the machine's, not the experience's
@@ -31,6 +34,19 @@ class DroppedExperience(ValueError):
     """An experience that came too late; the message says by how much."""
 
 
+@dataclass(frozen=True)
+class Done:
+    """What an update leaves for the commit."""
+
+    facts: dict[str, Any]
+    """Of the pictures and how they came about."""
+    texts: list[str]
+    """The prompts."""
+    metrics: dict[str, Any]
+    picture: Tensor | None = None
+    """(h, w, 3), uint8, to lie beside the version; None = none."""
+
+
 class LiveRun:
     """The committed state of a run in memory. ``policy`` is ``ComfyPolicy`` or anything that has its methods.
 
@@ -38,54 +54,68 @@ class LiveRun:
     """
 
     def __init__(self, folder: RunFolder, job: Job, policy: Any, writes: bool = True) -> None:
+        class_of(job.optimiser)  # a missing package is said before anything is done
         self.folder, self.job, self.policy, self.writes = folder, job, policy, writes
         self.used = {event["experience"] for event in folder.events()}
         self.restore()
 
     def restore(self) -> None:
-        """Go to the last committed version: weights, optimiser, EMA, bit for bit. Version 0 is the untouched base."""
+        """Go to the last committed version: weights, optimiser, EMA, bit for bit. Version 0 is what the policy begins with."""
         latest = self.folder.latest()
         self.version = 0 if latest is None else latest["version"]
         self.digest = "" if latest is None else latest["digest"]
         self.optimiser, self.ema = None, None
         if latest is None:
-            self.policy.set_weights(lora.first_weights(self.policy.weights(), self.job))
+            self.policy.set_weights(self.policy.first_weights())
             return
         self._load_state(retry_sharing(self._state_file(self.version).read_bytes))
 
-    def train(self, path: Path, id: str) -> dict[str, Any]:
-        """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience."""
+    def train(self, path: Path, id: str, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+        """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience.
+
+        ``say`` is called with what was decided about memory before the update begins.
+        """
         experience = unpack(path)
         self._check(experience)
         behaviour = self._behaviour(experience)
-        return self.step(experience.settings, id, lambda optimiser: (_about(experience), experience.texts, self._update(experience, behaviour)))
+        work = lambda optimiser: Done(_about(experience), experience.texts, self._update(experience, behaviour, say), experience.picture)
+        return self.step(experience.settings, id, work)
 
-    def step(self, settings: UpdateSettings, id: str, work: Callable[[torch.optim.Optimizer], tuple[dict[str, Any], list[str], dict[str, Any]]]) -> dict[str, Any]:
-        """One version by ``work(optimiser)``, which moves the policy and returns facts, prompts and metrics of what it used; its event.
-
-        Whatever goes wrong, the run is back at its last version.
-        """
+    def step(self, settings: UpdateSettings, id: str, work: Callable[[torch.optim.Optimizer], "Done"]) -> dict[str, Any]:
+        """One version by ``work(optimiser)``, which moves the policy; its event. Whatever goes wrong, the run is back at its last version."""
         if self.optimiser is None:
-            self.optimiser = make_optimiser(self.policy, settings)
+            self.optimiser = make_optimiser(self.policy, kind=self.job.optimiser)
         try:
-            facts, texts, metrics = work(self.optimiser)
+            done = work(self.optimiser)
             self._average(settings.ema)
         except BaseException:
             self.restore()
             raise
-        return self._commit(facts, texts, metrics, id)
+        finally:
+            if settings.share_gpu:
+                self._park()
+        return self._commit(done, id)
 
-    def _update(self, e: Experience, behaviour: dict[str, Tensor] | None) -> dict[str, Any]:
-        rows = min(e.settings.rows_per_call or 64, len(e.schedule.stochastic) * e.states.shape[1])
-        shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
+    def _update(self, e: Experience, behaviour: dict[str, Tensor] | None, say: Callable[[str], None]) -> dict[str, Any]:
         try:
-            with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape):
+            e, fit = choose_rows(self.policy, e)
+            say(fit.message)
+            rows = e.settings.rows_per_call
+            shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
+            with self.policy.prompts(e.conditioning, e.negative, e.cfg, shape, memory=fit.beside_weights):
+                follow_weights(self.optimiser)
                 metrics = update(self.policy, self.optimiser, e, seed=self.version, behaviour=behaviour)
         except (RuntimeError, AssertionError, IndexError, KeyError, TypeError) as error:
             if any(word in str(error).lower() for word in MAY_PASS):
                 raise
             raise RefusedExperience(f"the model cannot compute with it: {error}") from error
-        return metrics
+        return {**metrics, "rows_per_call": rows, "memory_estimate_bytes": fit.estimate, "memory_peak_bytes": self.policy.peak_bytes()}
+
+    def _park(self) -> None:
+        """Out of the graphics card before the new version is announced: the graph may want its memory at once."""
+        self.policy.park()
+        if self.optimiser is not None:
+            follow_weights(self.optimiser)
 
     def _check(self, e: Experience) -> None:
         if e.job != self.job:
@@ -102,7 +132,7 @@ class LiveRun:
                 raise RefusedExperience(f"its version {e.origin.version} is not the one this run has")
             return None
         if e.origin.version == 0:
-            return lora.first_weights(self.policy.weights(), self.job)
+            return self.policy.first_weights()
         try:
             data = retry_sharing(self.folder.version_file(e.origin.version).read_bytes)
         except FileNotFoundError:
@@ -118,30 +148,32 @@ class LiveRun:
         now = self.policy.weights()
         self.ema = {name: w.lerp(now[name], 1 - decay) for name, w in self.ema.items()} if self.ema else now
 
-    def _commit(self, facts: dict[str, Any], texts: list[str], metrics: dict[str, Any], id: str) -> dict[str, Any]:
+    def _commit(self, done: "Done", id: str) -> dict[str, Any]:
         version, weights = self.version + 1, self.policy.weights()
         matched, total = self.policy.matched_keys(lora.file_tensors(weights, self.job.alpha, lora.prefix_of(self.job)))
         if matched != total:
             self.restore()
             raise RefusedExperience(f"ComfyUI's loader would recognise only {matched} of {total} layers of the LoRA")
-        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **facts, **metrics}
+        event = {"version": version, "experience": id, "at": time.time(), "keys_matched": matched, "keys_total": total, **done.facts, **done.metrics}
         if not all(math.isfinite(value) for value in event.values() if isinstance(value, float)):
             self.restore()
             raise RefusedExperience("its rewards or metrics are too large to be numbers")
-        about = {"run": self.folder.name, "version": version, "prompts": texts}
+        about = {"run": self.folder.name, "version": version, "prompts": done.texts, "model": self.policy.model_class}
         data = lora.save(weights, self.job, about)
         if self.writes:
-            self._write(data, weights, about, event)
+            self._write(done, data, weights, about, event)
         self.version, self.digest = version, digest_of(data)
         self.used.add(id)
         if self.writes:
             self._forget_old_states()
         return event
 
-    def _write(self, data: bytes, weights: dict[str, Tensor], about: dict[str, Any], event: dict[str, Any]) -> None:
+    def _write(self, done: "Done", data: bytes, weights: dict[str, Tensor], about: dict[str, Any], event: dict[str, Any]) -> None:
         version = event["version"]
         path = self.folder.version_file(version)
         keep_foreign(path, data)
+        if done.picture is not None:
+            write_whole(self.folder.picture_file(version), png(done.picture))
         write_whole(path, data)
         if self.ema:
             write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))
@@ -156,8 +188,7 @@ class LiveRun:
     def _state(self, weights: dict[str, Tensor]) -> bytes:
         tensors = {f"weight/{name}": w for name, w in weights.items()}
         tensors.update({f"ema/{name}": w for name, w in (self.ema or {}).items()})
-        for i, moments in self.optimiser.state_dict()["state"].items():
-            tensors.update({f"adam/{i}/{key}": value.detach().cpu().contiguous() for key, value in moments.items()})
+        tensors.update({f"adam/{name}": tensor for name, tensor in state_tensors(self.optimiser).items()})
         return safetensors.torch.save(tensors, {"stepwise_grpo": json.dumps({"version": self.version + 1})})
 
     def _load_state(self, data: bytes) -> None:
@@ -165,12 +196,8 @@ class LiveRun:
         part = lambda prefix: {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         self.policy.set_weights(part("weight/"))
         self.ema = part("ema/") or None
-        self.optimiser = torch.optim.AdamW(self.policy.parameters())
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in part("adam/").items():
-            index, key = name.split("/")
-            state.setdefault(int(index), {})[key] = tensor
-        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
+        self.optimiser = make_optimiser(self.policy, kind=self.job.optimiser)
+        set_state(self.optimiser, part("adam/"))
 
     def _forget_old_states(self) -> None:
         for path in self.folder.state.glob("v*.safetensors"):

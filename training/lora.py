@@ -15,7 +15,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from .config import Job, to_json
+from .config import Job
+from .metadata import metadata
 
 PREFIX = "diffusion_model."
 PREFIXES = (PREFIX, "transformer.")
@@ -33,14 +34,40 @@ TARGETS = {
 }
 
 
-def target_layers(module: nn.Module, targets: str) -> list[str]:
-    """Paths of the Linear layers that the preset ``targets`` means, sorted."""
+class UnfitSettings(ValueError):
+    """Settings of a run that its base model cannot meet; the message names the widget and the remedy."""
+
+
+def target_layers(module: nn.Module, targets: str, pattern: str = "") -> list[str]:
+    """Paths of the Linear layers that get a LoRA, sorted: those that ``pattern`` matches whole, without one those of the preset ``targets``."""
+    if pattern:
+        return _layers_by_pattern(module, pattern)
     if targets not in TARGETS:
-        raise ValueError(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
+        raise UnfitSettings(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
     names = [name for name, layer in module.named_modules() if is_linear(layer) and re.fullmatch(TARGETS[targets], name)]
     if not names:
-        raise ValueError(f"this model has no linear layer that the targets {targets!r} mean")
+        raise UnfitSettings(f"this model has no linear layer that the targets {targets!r} mean")
     return sorted(names)
+
+
+def check_pattern(pattern: str) -> None:
+    """``UnfitSettings`` where the pattern is no regular expression."""
+    try:
+        re.fullmatch(pattern, "")
+    except re.error as error:
+        raise UnfitSettings(f"target_pattern {pattern!r} is not a regular expression: {error}") from None
+
+
+def _layers_by_pattern(module: nn.Module, pattern: str) -> list[str]:
+    check_pattern(pattern)
+    linear = sorted(name for name, layer in module.named_modules() if is_linear(layer))
+    names = [name for name in linear if re.fullmatch(pattern, name)]
+    if not names:
+        others = [name for name, _ in module.named_modules() if name and re.fullmatch(pattern, name)]
+        found = f"matches no linear layer, only {', '.join(others[:2])}" if others else "matches no layer"
+        examples = ", ".join(linear[:: max(1, len(linear) // 3)][:3])
+        raise UnfitSettings(f"target_pattern {pattern!r} {found} of this model. It must match whole paths of linear layers, such as {examples}")
+    return names
 
 
 def is_linear(layer: nn.Module) -> bool:
@@ -48,12 +75,17 @@ def is_linear(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear) or type(layer).__name__ == "Linear"
 
 
+def linear_shapes(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """(out, in) of all linear layers by path. Call it before LoRA layers are in."""
+    return {name: (layer.out_features, layer.in_features) for name, layer in module.named_modules() if is_linear(layer)}
+
+
 def inject(module: nn.Module, job: Job) -> None:
     """Put a LoRA on the target layers: fp32 whatever the base is, A random by ``job.seed``, B zero, so nothing changes yet."""
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.lora import Linear
 
-    names = target_layers(module, job.targets)
+    names = target_layers(module, job.targets, job.pattern)
     module.requires_grad_(False)
     pattern = "|".join(re.escape(name) for name in names)
     config = LoraConfig(r=job.rank, lora_alpha=job.alpha, target_modules=f"({pattern})", lora_dropout=0.0, bias="none")
@@ -114,18 +146,10 @@ def file_tensors(weights: dict[str, Tensor], alpha: float, prefix: str = PREFIX)
 
 def save(weights: dict[str, Tensor], job: Job, about: dict[str, Any]) -> bytes:
     """A version file as bytes, with the job and the version in its metadata."""
-    meta = {
-        "stepwise_grpo": json.dumps({**about, "job": to_json(job)}, sort_keys=True),
-        "ss_network_module": "stepwise_grpo",
-        "ss_network_dim": str(job.rank),
-        "ss_network_alpha": str(job.alpha),
-        "modelspec.title": f"{about.get('run', '')} v{about.get('version', 0)}",
-        "modelspec.implementation": "stepwise-flow-grpo",
-    }
-    return _sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha, prefix_of(job)), meta))
+    return sorted_metadata(safetensors.torch.save(file_tensors(weights, job.alpha, prefix_of(job)), metadata(job, about)))
 
 
-def _sorted_metadata(data: bytes) -> bytes:
+def sorted_metadata(data: bytes) -> bytes:
     """safetensors writes metadata in random order; here the same weights must give the same bytes, hence the same digest."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
@@ -133,6 +157,11 @@ def _sorted_metadata(data: bytes) -> bytes:
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def metadata_of(data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file's bytes."""
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
 
 
 def load(data: bytes) -> dict[str, Tensor]:

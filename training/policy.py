@@ -5,6 +5,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from .capacity import Fit
+from .experience import Experience
+
 # decode(latents (N, ...) in model space) -> pictures (N, H, W, 3) in [0, 1]
 Decoder = Callable[[Tensor], Tensor]
 
@@ -20,7 +23,10 @@ class Reward(Protocol):
 
 
 class Policy(Protocol):
-    """A trainable velocity model with one LoRA: current weights, any version's weights, and the base (LoRA off)."""
+    """A trainable velocity model with one LoRA: current weights, any version's weights, and version 0."""
+
+    model_class: str
+    """What kind of model it is, for the metadata of its versions."""
 
     def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
         """v (N, ...) at states x (N, ...) and times t (N,) under the prompts of ``rows`` (N,): indices of prompts."""
@@ -34,12 +40,24 @@ class Policy(Protocol):
         """A detached copy of the LoRA's tensors by name."""
         ...
 
+    def first_weights(self) -> dict[str, Tensor]:
+        """The LoRA's tensors of version 0, which every run of this job begins with."""
+        ...
+
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         """Put these LoRA tensors in place. Never between a forward and its backward."""
         ...
 
     def base(self) -> Any:
-        """A context manager inside which the LoRA is off: the base model."""
+        """A context manager inside which this is the model that the run began with: the LoRA off, or the LoRA it started from."""
+        ...
+
+    def set_checkpointing(self, setting: str) -> None:
+        """Compute blocks again in backward: "on", "off", or "auto" as suits the model; from the next call on."""
+        ...
+
+    def rows_that_fit(self, experience: Experience) -> Fit:
+        """How many of its rows go through the network at once: as many as it asks for, or as many as fit into memory."""
         ...
 
     def training(self) -> Any:

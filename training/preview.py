@@ -12,6 +12,7 @@ from .config import PreviewSettings
 from .core.advantages import NEED_NO_PREVIEWS, advantages
 from .core.gains import gains
 from .core.tweedie import Velocity, clean_picture, substep_counts
+from .picture import small_picture
 from .policy import Decoder, Reward
 from .trajectory import Credit, Trajectory
 
@@ -42,17 +43,20 @@ def preview(trajectory: Trajectory, velocity: Velocity, decode: Decoder, reward:
         if on_batch is not None:
             on_batch(min(start + settings.rows_per_call, len(looks)), len(looks), images)
     _share_the_start(trajectory, rewards, thumbnails)
-    credit = credit_of(trajectory, rewards, settings.scheme, reward.spec, thumbnails, evaluations, seconds)
-    return credit, torch.cat(finals)
+    pictures = torch.cat(finals)
+    best = small_picture(pictures[rewards[-1].argmax()])
+    return credit_of(trajectory, rewards, settings.scheme, reward.spec, thumbnails, evaluations, seconds, best), pictures
 
 
-def credit_of(trajectory: Trajectory, rewards: Tensor, scheme: str, spec: dict, thumbnails: Tensor | None, evaluations: int, seconds: dict[str, float]) -> Credit:
+def credit_of(
+    trajectory: Trajectory, rewards: Tensor, scheme: str, spec: dict, thumbnails: Tensor | None, evaluations: int, seconds: dict[str, float], picture: Tensor | None = None
+) -> Credit:
     """Credit from rewards (K + 1, B); rows of NaN are states nobody looked at."""
     schedule, group_size = trajectory.schedule, trajectory.group_size
     g = gains(rewards)
     result = advantages(scheme, g, rewards[-1], schedule.stochastic, schedule.weights(), group_size)
     texts = tuple(prompt.text for prompt in trajectory.prompts)
-    return Credit(rewards, g, result.values, schedule, group_size, texts, scheme, spec, result.zero_variance_groups, thumbnails, evaluations, seconds, trajectory.seed)
+    return Credit(rewards, g, result.values, schedule, group_size, texts, scheme, spec, result.zero_variance_groups, thumbnails, evaluations, seconds, trajectory.seed, picture)
 
 
 def checked_scores(reward: Reward, images: Tensor, prompts: list[str]) -> Tensor:

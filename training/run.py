@@ -15,11 +15,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from .base import UnfitBase
 from .config import Job
 from .experience import NewerFormat, UnreadableExperience
 from .heartbeat import Heartbeat
 from .job import FOLDER, RunFolder, all_runs, read_json
 from .live_run import DroppedExperience, LiveRun, open_run
+from .lora import UnfitSettings
 from .update import RefusedExperience
 
 log = logging.getLogger("stepwise_grpo")
@@ -65,7 +67,9 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     """Train on an experience, or put it aside with the reason when it can never be trained on."""
     try:
         trainer.take(folder, path)
-    except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
+    except UnfitSettings as error:
+        set_aside(folder, path, "rejected", UnfitSettings(f"{error}. Then choose another run_name: this run keeps its settings"))
+    except (RefusedExperience, UnreadableExperience, NewerFormat, UnfitBase) as error:
         set_aside(folder, path, "rejected", error)
     except DroppedExperience as error:
         set_aside(folder, path, "dropped", error)
@@ -86,7 +90,7 @@ class Trainer:
         run = self._open(folder)
         if id not in run.used:
             report(folder, phase="training", message=f"training version {run.version + 1}", version=run.version)
-            event = run.train(path, id)
+            event = run.train(path, id, lambda memory: announce(folder, run, memory))
             log.info("%s v%d: reward %.3f, clip fraction %.2f, %.1f s", folder.name, run.version, event["reward_mean"], event["clip_fraction"], event["seconds"])
         path.unlink(missing_ok=True)
         report(folder, phase="waiting", message="", version=run.version)
@@ -117,6 +121,11 @@ def oldest_experience(output: Path, resting: set[str]) -> tuple[RunFolder, Path]
         return None
     _, folder, path = min(waiting, key=lambda entry: entry[0])
     return folder, path
+
+
+def announce(folder: RunFolder, run: LiveRun, memory: str) -> None:
+    log.info("%s v%d: %s", folder.name, run.version + 1, memory)
+    report(folder, phase="training", message=f"training version {run.version + 1} ({memory})", version=run.version)
 
 
 def set_aside(folder: RunFolder, path: Path, kind: str, error: Exception) -> None:

@@ -33,11 +33,13 @@ class Trajectory:
     seed: int
     origin: Origin
     base: dict[str, Any] | None
-    """The base model as in Job.base, or None when no Base Model node told it."""
+    """The base model as in Job.base, or None when nobody told it."""
     evaluations: int
     """Rows that went through the network to make it."""
     seconds: float = 0.0
     """How long the rollout took."""
+    architecture: str = ""
+    """Name of the model's row in training/defaults.py."""
 
     @property
     def group_size(self) -> int:
@@ -74,3 +76,5 @@ class Credit:
     """Time of "preview" (network), "decode" and "reward"."""
     seed: int = 0
     """Of the trajectory it belongs to."""
+    picture: Tensor | None = None
+    """(h, w, 3), uint8: the finished picture with the best reward, at most 512 pixels wide or high."""

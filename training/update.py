@@ -1,16 +1,18 @@
 """One experience -> ``updates`` optimiser steps, checked before the first one."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .capacity import Fit
 from .config import UpdateSettings
 from .core.loss import Surrogate, clipped_surrogate
 from .core.transitions import mean_kl, mean_log_density
 from .experience import Experience
+from .optimiser import tune
 from .peers import ALONE, Peers
 from .policy import Policy
 
@@ -34,16 +36,6 @@ class Rows:
     reference: Tensor | None = None
 
 
-def make_optimiser(policy: Policy, settings: UpdateSettings) -> torch.optim.AdamW:
-    """AdamW over the LoRA; learning rate and decay come with each experience (``tune``)."""
-    return torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-
-
-def tune(optimiser: torch.optim.Optimizer, settings: UpdateSettings) -> None:
-    for group in optimiser.param_groups:
-        group["lr"], group["weight_decay"] = settings.learning_rate, settings.weight_decay
-
-
 def update(
     policy: Policy, optimiser: torch.optim.Optimizer, experience: Experience, seed: int, behaviour: dict[str, Tensor] | None = None, peers: Peers = ALONE
 ) -> dict[str, Any]:
@@ -53,7 +45,10 @@ def update(
     caller goes back to the last committed weights. ``seed`` decides which members belong to which optimiser step.
     Among ``peers`` every process has an experience of its own groups; step and metrics are those of all groups together.
     """
+    if not experience.settings.rows_per_call:
+        experience, _ = choose_rows(policy, experience)
     settings, start = experience.settings, time.perf_counter()
+    policy.set_checkpointing(settings.checkpointing)
     tune(optimiser, settings)
     parts = _split_members(experience, settings, seed, peers)
     metrics = _score_behaviour(policy, experience, [rows for part in parts for rows in part], behaviour, peers)
@@ -77,6 +72,14 @@ def update(
     return {**metrics, **_summary(steps), "update_evaluations": passes * rows, "seconds": time.perf_counter() - start}
 
 
+def choose_rows(policy: Policy, experience: Experience) -> tuple[Experience, Fit]:
+    """The experience with a number of rows a call: its own, or as many as the policy has room for. ``RefusedExperience`` where not one fits."""
+    fit = policy.rows_that_fit(experience)
+    if not fit.rows:
+        raise RefusedExperience(fit.message)
+    return replace(experience, settings=replace(experience.settings, rows_per_call=fit.rows)), fit
+
+
 def _split_members(experience: Experience, settings: UpdateSettings, seed: int, peers: Peers) -> list[list[Rows]]:
     """For each optimiser step, its calls' rows. Every group is split evenly, so each step sees all prompts."""
     size, total = experience.group_size, experience.states.shape[1]
@@ -91,7 +94,7 @@ def _split_members(experience: Experience, settings: UpdateSettings, seed: int, 
 def _calls(experience: Experience, members: Tensor, rows_per_call: int) -> list[Rows]:
     steps = torch.tensor(experience.schedule.stochastic)
     pairs = torch.cartesian_prod(steps, members)
-    return [_rows(experience, chunk[:, 0], chunk[:, 1]) for chunk in pairs.split(rows_per_call or len(pairs))]
+    return [_rows(experience, chunk[:, 0], chunk[:, 1]) for chunk in pairs.split(rows_per_call)]
 
 
 def _rows(e: Experience, k: Tensor, member: Tensor) -> Rows:

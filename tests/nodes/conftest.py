@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 
 from stepwise_grpo.tests.nodes.graphs import FLOW
 from stepwise_grpo.tools.server import ComfyServer, Trainer
@@ -23,11 +25,25 @@ def server(comfyui_folder: Path, pack_folder: Path, tmp_path_factory: pytest.Tem
     models.mkdir()
     shutil.copyfile(FLOW, models / "demo_flow.safetensors")
     shutil.copyfile(FLOW, models / "other_flow.safetensors")
+    spoilt_models(models)
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    shutil.copyfile(FLOW, checkpoints / "whole.safetensors")
     paths = folder / "paths.yaml"
-    paths.write_text(json.dumps({"tests": {"diffusion_models": str(models)}}), "utf-8")  # JSON is YAML
+    paths.write_text(json.dumps({"tests": {"diffusion_models": str(models), "checkpoints": str(checkpoints)}}), "utf-8")  # JSON is YAML
     options = ("--extra-model-paths-config", str(paths))
     with ComfyServer(comfyui_folder, folder / "output é", folder / "comfyui.log", options=options) as server:
         yield server
+
+
+def spoilt_models(folder: Path) -> None:
+    """torn: a weight is missing; gguf: another format under a harmless name; notes: no model."""
+    tensors = safetensors.torch.load_file(FLOW)
+    (missing,) = [name for name in tensors if name.endswith("joint_blocks.0.x_block.attn.proj.weight")]
+    del tensors[missing]
+    safetensors.torch.save_file(tensors, folder / "torn.safetensors")
+    (folder / "gguf.safetensors").write_bytes(b"GGUF" + bytes(2**10))
+    safetensors.torch.save_file({"a": torch.zeros(2)}, folder / "notes.safetensors")
 
 
 @pytest.fixture(scope="module")

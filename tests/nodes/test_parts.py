@@ -12,7 +12,7 @@ from stepwise_grpo.training.trajectory import Credit
 
 pytestmark = pytest.mark.usefixtures("comfy")
 
-WIDGETS = {"targets": "attention", "target_pattern": "", "rank": 4, "alpha": 8.0, "optimiser": "adamw"}
+WIDGETS = {"learning_rate": 1e-3, "clip": 1e-3, "targets": "attention", "target_pattern": "", "rank": 4, "alpha": 8.0, "optimiser": "adamw"}
 
 
 def entry(tag=None, **options):
@@ -53,6 +53,18 @@ class TestFingerprint:
         from stepwise_grpo.nodes.live_lora import fingerprint
 
         self.of = fingerprint
+
+    def test_the_lora_that_a_run_starts_from_counts(self, tmp_path, monkeypatch):
+        import folder_paths
+
+        monkeypatch.setitem(folder_paths.folder_names_and_paths, "loras", ([str(tmp_path)], {".safetensors"}))
+        bare = self.of(tmp_path, "a", 0, False)
+        (tmp_path / "style.safetensors").write_bytes(b"\0" * 100)
+        begun = [self.of(tmp_path, "a", version, False, "style.safetensors") for version in (0, -1)]
+        (tmp_path / "style.safetensors").write_bytes(b"\0" * 101)
+        replaced = [self.of(tmp_path, "a", version, False, "style.safetensors") for version in (0, -1)]
+        assert bare not in begun and not set(begun) & set(replaced)
+        assert self.of(tmp_path, "a", 0, False, "gone.safetensors").startswith("unreadable")
 
     def test_newest_follows_the_pointer(self, tmp_path):
         before = self.of(tmp_path, "a", -1, False)
@@ -144,3 +156,59 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_queued(tmp_path, monkeypatch
     with pytest.raises(RuntimeError, match="no space left on the disk"):
         handover.hand_over(Node, trajectory, earned, "full", WIDGETS, True)
     assert json.loads((tmp_path / "stepwise_grpo" / "full" / "job.json").read_text())["base"] == {"kind": "demo"}
+
+
+def test_a_trajectory_of_a_model_that_nobody_told_is_not_trained(tmp_path):
+    from stepwise_grpo.nodes import handover
+    from stepwise_grpo.training.config import Origin
+    from stepwise_grpo.training.trajectory import Trajectory
+
+    earned, states = credit(1, 2, 3, "ddim"), torch.zeros(4, 2, 1)
+    trajectory = Trajectory(states, states[1:], earned.schedule, (None,), [], 1.0, 0, Origin(), None, 1)
+    with pytest.raises(ValueError, match="which file this model came from: load it with Base Model, Demo Model, Load Diffusion Model or Load Checkpoint"):
+        handover.check(trajectory, earned, handover.RunFolder(tmp_path, "r"))
+
+
+@pytest.mark.parametrize(
+    "share, wait, alive, freed", [(True, True, True, 1), (False, True, True, 0), (True, False, True, 0), (True, True, False, 0)], ids=["shared", "own card", "no wait", "no trainer"]
+)
+def test_comfyuis_models_make_room_for_a_trainer_that_will_work(share, wait, alive, freed, tmp_path, monkeypatch):
+    from stepwise_grpo.nodes import handover
+    from stepwise_grpo.training.config import Origin
+    from stepwise_grpo.training.trajectory import Trajectory
+
+    class Quiet:
+        def __init__(self, *_):
+            pass
+
+        def announce(self, text):
+            pass
+
+    order: list[str] = []
+    monkeypatch.setattr(handover, "Progress", Quiet)
+    monkeypatch.setattr(handover.folder_paths, "get_output_directory", lambda: str(tmp_path))
+    monkeypatch.setattr(handover, "pack", lambda *_: b"experience")
+    monkeypatch.setattr(handover, "make_room_for_trainer", lambda: order.append("freed"))
+    monkeypatch.setattr(handover, "wait_for", lambda *_: order.append("waited"))
+    monkeypatch.setattr(handover.RunFolder, "trainer_is_alive", lambda self: alive)
+    earned = credit(1, 2, 3, "ddim")
+    states = torch.zeros(4, 2, 1)
+    trajectory = Trajectory(states, states[1:], earned.schedule, (None,), [], 1.0, 0, Origin(), {"kind": "demo"}, 1)
+    handover.hand_over(None, trajectory, earned, "shared", {**WIDGETS, "share_gpu": share}, wait)
+    assert order == ["freed"] * freed + ["waited"] * wait
+
+
+def test_a_graphics_card_is_freed_by_comfyuis_own_functions_and_a_cpu_is_left_alone(comfy, monkeypatch):
+    import comfy.model_management as devices
+
+    from stepwise_grpo.demo.comfy_model import load_demo_model
+    from stepwise_grpo.nodes.convert import make_room_for_trainer
+
+    model = load_demo_model()
+    loaded = lambda: any(entry.model is model for entry in devices.current_loaded_models)
+    devices.load_models_gpu([model])
+    make_room_for_trainer()
+    assert loaded()
+    monkeypatch.setattr(devices, "is_device_cpu", lambda device: False)
+    make_room_for_trainer()
+    assert not loaded()

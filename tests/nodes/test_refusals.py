@@ -3,9 +3,12 @@
 import re
 
 import pytest
+import safetensors.torch
+import torch
 
-from stepwise_grpo.tests.nodes.graphs import add, change, find, first_loop, insert, note, version_by_hand
+from stepwise_grpo.tests.nodes.graphs import FLOW, add, change, find, first_loop, insert, note, version_by_hand
 from stepwise_grpo.tools.server import ComfyError
+from stepwise_grpo.training.job import write_whole
 
 SAMPLER, TRAINER, LIVE, PREVIEW, PROMPTS = (
     f"StepwiseGRPO_{name}" for name in ("StepwiseSDESampler", "GRPOLoRATrainer", "LiveLoRA", "TweediePreviewReward", "PromptList")
@@ -35,14 +38,53 @@ def guided_by_a_function(server, graph):
     insert(graph, LIVE, "model", "RescaleCFG", "model", multiplier=0.7)
 
 
-def other_lora(server, graph):
+def lora_on_the_sampler_alone(server, graph):
     name = version_by_hand(server.output, "a style").lora_name(1)
     insert(graph, SAMPLER, "model", "LoraLoaderModelOnly", "model", lora_name=name, strength_model=1.0)
 
 
-def other_lora_and_live_lora(server, graph):
-    version_by_hand(server.output, "refused")
-    other_lora(server, graph)
+def lora(server, graph, tensors, **widgets):
+    """A LoRA file of these layers of the demo model, or of another one, below Live LoRA."""
+    path = server.output / "loras" / f"{len(list((server.output / 'loras').glob('*')))}.safetensors"
+    write_whole(path, safetensors.torch.save(tensors))
+    insert(graph, LIVE, "model", "LoraLoaderModelOnly", "model", **{"lora_name": path.name, "strength_model": 1.0, **widgets})
+
+
+def layers(*names):
+    """Of the size of the demo model's attention."""
+    ((rows, columns),) = {w.shape for name, w in safetensors.torch.load_file(FLOW).items() if name.endswith("attn.qkv.weight")}
+    return {f"diffusion_model.{name}.lora_{x}.weight": torch.zeros(*shape) for name in names for x, shape in (("A", (2, columns)), ("B", (rows, 2)))}
+
+
+def lora_of_another_model(server, graph):
+    lora(server, graph, layers("transformer_blocks.0.attn.to_q"))
+
+
+def lora_of_a_larger_model(server, graph):
+    lora(server, graph, layers("joint_blocks.0.x_block.attn.qkv", "joint_blocks.30.x_block.attn.qkv"))
+
+
+def lora_with_a_linked_strength(server, graph):
+    lora(server, graph, layers("joint_blocks.0.x_block.attn.qkv"), strength_model=[add(graph, "PrimitiveFloat", value=0.5), 0])
+
+
+def merged(server, graph):
+    other = add(graph, "UNETLoader", unet_name="other_flow.safetensors", weight_dtype="default")
+    insert(graph, LIVE, "model", "ModelMergeSimple", "model1", model2=[other, 0], ratio=0.5)
+
+
+def unknown_node_behind_a_stock_loader(server, graph):
+    change(graph, LIVE, model=[add(graph, "UNETLoader", unet_name="demo_flow.safetensors", weight_dtype="default"), 0])
+    insert(graph, LIVE, "model", "wanBlockSwap", "model")
+    graph[find(graph, "wanBlockSwap")]["_meta"] = {"title": "Swap blocks"}
+
+
+def other_times(server, graph):
+    insert(graph, LIVE, "model", "ModelSamplingAuraFlow", "model", shift=1.7)
+
+
+def spoilt_file(name):
+    return lambda server, graph: change(graph, LIVE, model=[add(graph, "StepwiseGRPO_BaseModel", model_name=f"{name}.safetensors", weight_dtype="default"), 0])
 
 
 def area(server, graph):
@@ -78,11 +120,6 @@ def change_previews_model(graph):
     change(graph, PREVIEW, model=graph[find(graph, SAMPLER)]["inputs"]["model"])
 
 
-def model_of_unknown_origin(server, graph):
-    loader = add(graph, "UNETLoader", unet_name="demo_flow.safetensors", weight_dtype="default")
-    change(graph, LIVE, model=[loader, 0])
-
-
 def run_without_live_lora(server, graph):
     version_by_hand(server.output, "refused")
     demo = [find(graph, "StepwiseGRPO_DemoModel"), 0]
@@ -104,6 +141,14 @@ def missing_average(server, graph):
     change(graph, LIVE, use_ema=True)
 
 
+def start_of_another_model(server, graph):
+    folder = version_by_hand(server.output, "another model")
+    tensors = safetensors.torch.load_file(folder.version_file(1))
+    spoilt = {name.replace("joint_blocks", "other_blocks"): w for name, w in tensors.items()}
+    safetensors.torch.save_file(spoilt, folder.version_file(2))
+    change(graph, LIVE, start_from=folder.lora_name(2), version=0)
+
+
 CASES = {
     "group size 1": (bad_widget(SAMPLER, group_size=1), "smaller than min of 2: group_size"),
     "one step": (bad_widget("BasicScheduler", steps=1), "a rollout needs at least 2 steps; the sigmas give 1"),
@@ -120,8 +165,16 @@ CASES = {
     "run name in Live LoRA": (bad_widget(LIVE, run_name="..\\up"), "is not usable"),
     "not a flow model": (not_flow_matching, "this model is not flow matching"),
     "guidance by a function": (guided_by_a_function, "the model carries sampler_cfg_function, which the trainer cannot repeat"),
-    "another LoRA": (other_lora, "a LoRA or another weight patch besides Live LoRA's"),
-    "another LoRA on Live LoRA": (other_lora_and_live_lora, "a LoRA or another weight patch besides Live LoRA's"),
+    "a LoRA on the sampler alone": (lora_on_the_sampler_alone, "connect the same MODEL"),
+    "LoRA of another model": (lora_of_another_model, "does not fit this model (SD3): none of its layers exist there"),
+    "LoRA of a larger model": (lora_of_a_larger_model, "fits this model (SD3) only in 1 of 2 layers, not in diffusion_model.joint_blocks.30.x_block.attn.qkv"),
+    "LoRA with a linked strength": (lora_with_a_linked_strength, "strength_model of LoraLoaderModelOnly (node new"),
+    "merged models": (merged, "cannot see through ModelMergeSimple (node new"),
+    "unknown node behind a stock loader": (unknown_node_behind_a_stock_loader, "cannot see through 'Swap blocks' (wanBlockSwap, node new"),
+    "other times": (other_times, "a ModelSampling node tells the network other times than this model (SD3) was made for"),
+    "a file with missing weights": (spoilt_file("torn"), "'torn.safetensors' is not whole: 1 weights are missing (joint_blocks.0.x_block.attn.proj.weight)"),
+    "a GGUF file": (spoilt_file("gguf"), "'gguf.safetensors' is a GGUF file"),
+    "a file that is no model": (spoilt_file("notes"), "ComfyUI cannot tell what kind of model 'notes.safetensors' is"),
     "area": (area, "the positive conditioning carries an area"),
     "mask": (mask, "the positive conditioning carries a mask"),
     "time range": (time_range, "the negative conditioning carries a time range"),
@@ -130,9 +183,11 @@ CASES = {
     "two Live LoRAs": (two_live_loras, "two Live LoRA nodes; keep one"),
     "strength": (bad_widget(LIVE, strength=0.5), "strength is 0.5 in Live LoRA; training needs 1"),
     "another run's LoRA": (bad_widget(LIVE, run_name="another"), "Live LoRA uses the run 'another', this node trains 'refused'"),
-    "unknown base": (model_of_unknown_origin, "load it with Base Model or Demo Model"),
     "no Live LoRA": (run_without_live_lora, "put Live LoRA with this run_name between the loader and the sampler"),
     "preview on another model": (preview_with_another_model, "connect the same MODEL"),
+    "not a pattern": (bad_widget(TRAINER, target_pattern="attn("), "target_pattern 'attn(' is not a regular expression"),
+    "start of another model": (start_of_another_model, "start_from: a run cannot start from the LoRA"),
+    "start that is gone": (bad_widget(LIVE, start_from="gone.safetensors"), "start_from"),
     "missing version": (missing_version, "run 'refused' has no version 7; the newest is 1"),
     "missing average": (missing_average, "kept no averaged weights for version 1"),
 }
@@ -144,6 +199,12 @@ def test_refused_with_one_sentence(server, case):
     graph = first_loop(server, "refused")
     spoil(server, graph)
     refused(server, graph, says)
+
+
+def test_a_node_nobody_knows_may_stay_where_the_model_tells_its_file_and_carries_no_lora(server):
+    graph = first_loop(server, "seen through")
+    insert(graph, LIVE, "model", "wanBlockSwap", "model")
+    assert note(server.run(graph), graph).startswith("Queued for the trainer")
 
 
 def test_without_a_trainer_the_experience_waits_and_the_node_shows_the_command(server):

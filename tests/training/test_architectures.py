@@ -3,63 +3,28 @@
 Figures that a test compares with a bound are recorded as its properties; ``pytest -rP`` prints them.
 """
 
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
-from stepwise_grpo.tests.architectures import ARCHITECTURES, build, detection_of, exists
+from stepwise_grpo.tests.architectures import ARCHITECTURES, build, detection_of
 from stepwise_grpo.tests.bench import ROWS, TIMES, Bench, distance, learnt, random_direction
 from stepwise_grpo.training import lora
-from stepwise_grpo.training.comfyui import prepare
-from stepwise_grpo.training.update import make_optimiser, update
+from stepwise_grpo.training.conditioning import flatten, unflatten
+from stepwise_grpo.training.core.schedule import Schedule
+from stepwise_grpo.training.experience import Experience
+from stepwise_grpo.training.optimiser import make_optimiser
+from stepwise_grpo.training.update import RefusedExperience, update
 
 FP8 = torch.float8_e4m3fn
-Figure = Callable[[str, float], float]
 each = pytest.mark.parametrize("bench", ARCHITECTURES, indirect=True)
 a_few = pytest.mark.parametrize("bench", ["sd3", "flux", "wan21", "ltxv", "qwen_image"], indirect=True)
 precisions = pytest.mark.parametrize(
     "dtype, scaled", [(torch.bfloat16, ""), (FP8, ""), (FP8, "marked"), (FP8, "described")], ids=["bf16", "fp8", "scaled_fp8", "quantised_layers"]
 )
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def backend(comfyui_folder: Path, checkpoints: Path) -> Iterator[Any]:
-    """The trainer's ComfyUI backend in this process, on the CPU, with the tiny checkpoints as its diffusion models."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", sys.argv)
-        prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
-        from stepwise_grpo.training.backends import comfy as backend
-        from stepwise_grpo.training.backends import loading
-
-        patch.setitem(loading.folder_paths.folder_names_and_paths, "diffusion_models", ([str(checkpoints)], {".safetensors"}))
-        yield backend
-
-
-@pytest.fixture
-def bench(request: pytest.FixtureRequest, backend: Any, checkpoints: Path) -> Bench:
-    if not exists(ARCHITECTURES[request.param]):
-        pytest.skip(f"this ComfyUI has no {request.param}")
-    return Bench(request.param, backend, checkpoints)
-
-
-@pytest.fixture
-def figure(request: pytest.FixtureRequest) -> Figure:
-    def record(name: str, value: float) -> float:
-        request.node.user_properties.append((name, f"{value:.1e}"))
-        print(f"{name}: {value:.1e}")
-        return value
-
-    return record
 
 
 @each
@@ -88,6 +53,41 @@ def test_the_graphs_rollout_is_trained_on_from_a_ratio_of_1(bench, checkpoint, f
     assert 0 < metrics["grad_norm"] < float("inf")
     moved = {name for name, weight in policy.weights().items() if not torch.equal(weight, before[name])}
     assert moved >= {name for name in before if "lora_B" in name and not bench.architecture.is_dead(name)}
+
+
+def trained(bench: Bench, experience: Experience) -> dict[str, Any]:
+    """The metrics of an update with the experience, its conditioning as it comes out of a file."""
+    tensors: dict[str, Any] = {}
+    trees = [flatten(entries, f"prompt/{i}", tensors) for i, entries in enumerate(experience.conditioning)]
+    experience = replace(experience, conditioning=[unflatten(tree, tensors) for tree in trees])
+    with detection_of(bench.architecture):
+        policy = bench.backend.open_policy(bench.job(), False)
+    with policy.prompts(experience.conditioning, experience.negative, experience.cfg, list(experience.states[0].shape)):
+        return update(policy, make_optimiser(policy, experience.settings), experience, seed=0)
+
+
+@pytest.mark.parametrize(
+    "bench, steps, cfg, guidance, law",
+    [("sd3", 10, 4.0, None, "ddim"), ("flux", 6, 1.0, 3.5, "flow"), ("flux2", 10, 1.0, 4.0, "ddim"), ("z_image", 8, 1.0, None, "ddim"), ("sd3", 4, 1.0, None, "ddim")],
+    ids=["true cfg", "guidance 3.5", "guidance 4", "8 steps", "4 steps"],
+    indirect=["bench"],
+)  # fmt: skip
+def test_true_cfg_guidance_distilled_and_few_step_models_are_trained_as_they_were_sampled(bench, steps, cfg, guidance, law, figure):
+    bench.prompts = [[[text, options | {"guidance": guidance}] for text, options in entries] for entries in bench.prompts]  # None: no Flux Guidance
+    shifted = [3 * t / (1 + 2 * t) for t in torch.linspace(1, 0, steps + 1).tolist()]
+    experience = bench.experience(cfg, Schedule.of(shifted, law, -1))
+    assert experience.schedule.stochastic == tuple(range(steps - 1))  # all but the last
+    metrics = trained(bench, experience)
+    assert figure("ratio_error_max", metrics["ratio_error_max"]) <= 1e-6
+    assert figure("graph_velocity_error", metrics["graph_velocity_error"]) <= 1e-5
+    assert 0 < metrics["grad_norm"] < float("inf")
+    other_cfg = replace(experience, cfg=cfg + 3)
+    other_guidance = replace(experience, conditioning=[[[text, options | {"guidance": 1.0}] for text, options in entries] for entries in experience.conditioning])
+    for other in (other_cfg, *([] if guidance is None else [other_guidance])):
+        try:
+            assert figure("velocity of another guidance", trained(bench, other)["graph_velocity_error"]) > 1e-3
+        except RefusedExperience as refusal:
+            assert "another model, prompt, cfg or patch" in str(refusal)
 
 
 @each
@@ -132,7 +132,7 @@ def test_without_the_copies_gradients_are_refused_or_wrong_where_blocks_work_in_
     right = bench.gradients(bench.policy())
     with monkeypatch.context() as patch:
         patch.setattr(
-            gradients, "_checkpointed", lambda forward: lambda *args, **kwargs: recompute_in_backward(forward, *args, use_reentrant=False, **kwargs)
+            gradients, "_checkpointed", lambda forward, switch: lambda *args, **kwargs: recompute_in_backward(forward, *args, use_reentrant=False, **kwargs)
         )
         kept_as_they_are = damage(bench, bench.policy(checkpoint=True), right)
     monkeypatch.setattr(gradients, "_copy_inputs", lambda module: None)
@@ -186,6 +186,15 @@ def test_a_lora_below_the_trained_one_stays(bench, monkeypatch, figure):
     monkeypatch.setattr(bench.backend, "follow_layers", lambda patcher: None)
     dropped = learnt(bench.backend.ComfyPolicy(bench.stock(bench.patcher(), below), bench.job()))
     assert (bench.velocity(dropped) - both).abs().max() > 1e-3
+
+
+@a_few
+@pytest.mark.parametrize("scaled", ["", "marked", "described"])
+def test_a_lora_below_the_trained_one_is_rounded_into_fp8_weights_as_in_the_graph(bench, scaled, figure):
+    below = bench.policy(seed=1)
+    policy = bench.backend.ComfyPolicy(bench.stock(bench.patcher(FP8, scaled), below), bench.job())
+    stock = bench.velocity(bench.stock(bench.patcher(FP8, scaled), below))
+    assert figure("below, fp8", (bench.velocity(policy) - stock).abs().max().item()) <= 1e-5
 
 
 @each

@@ -11,12 +11,15 @@ from stepwise_grpo.training import config
 from stepwise_grpo.training.config import Job, Origin, PreviewSettings, UpdateSettings, from_json, to_json
 
 DEMO = {"kind": "demo"}
+FILE = {"name": "x.safetensors", "size": 7, "sha256": "ab"}
 FILLED = {
-    Job: Job(base={"kind": "diffusion_models", "name": "x.safetensors", "size": 7, "sha256": "ab"}, targets="all", rank=4, alpha=8.5, seed=3),
-    UpdateSettings: UpdateSettings(
-        learning_rate=3e-4, clip=1e-4, beta=0.004, updates=3, weight_decay=0.0, max_grad_norm=0.5, ema=0.9, rows_per_call=7
+    Job: Job(
+        base={"kind": "diffusion_models", **FILE}, targets="all", pattern="a.*", rank=4, alpha=8.5, seed=3, start=FILE, optimiser="adamw8bit"
     ),
-    Origin: Origin(run="été", version=7, digest="ab", strength=0.5, loras=2, ema=True),
+    UpdateSettings: UpdateSettings(
+        learning_rate=3e-4, clip=1e-4, beta=0.004, updates=3, weight_decay=0.0, max_grad_norm=0.5, ema=0.9, rows_per_call=7, checkpointing="off", share_gpu=False
+    ),
+    Origin: Origin(run="été", version=7, digest="ab", strength=0.5, loras=2, ema=True, start=FILE),
     PreviewSettings: PreviewSettings(scheme="to_go", substeps=5, by_time=True, spacing=3.0, rows_per_call=1),
 }
 CLASSES = list(FILLED)

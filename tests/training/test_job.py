@@ -131,6 +131,32 @@ def test_a_job_is_written_once_and_a_later_change_names_the_widget(tmp_path):
     assert folder.job() == settings
 
 
+FILE = {"kind": "diffusion_models", "name": "a.safetensors", "size": 1, "sha256": "x"}
+LORA = {"name": "s.safetensors", "strength": 0.5, "size": 1, "sha256": "y"}
+
+
+@pytest.mark.parametrize(
+    "known, new, says",
+    [
+        (FILE, {"kind": "demo"}, "the base model 'a.safetensors'; this graph has another one, or the file has changed"),
+        ({"kind": "demo"}, FILE, "the base model 'the demo model'; this graph has another one"),
+        ({**FILE, "loras": [LORA]}, {**FILE, "sha256": "z"}, "the base model 'a.safetensors'; this graph has another one"),
+        (FILE, {**FILE, "weight_dtype": "fp8_e5m2"}, "weight_dtype = default; this graph says fp8_e5m2"),
+        ({**FILE, "weight_dtype": "fp8_e5m2"}, FILE, "weight_dtype = fp8_e5m2; this graph says default"),
+        (FILE, {**FILE, "loras": [LORA]}, "other LoRAs on the base model: none; this graph has 's.safetensors' at 0.5"),
+        ({**FILE, "loras": [LORA]}, FILE, "other LoRAs on the base model: 's.safetensors' at 0.5; this graph has none"),
+        ({**FILE, "loras": [LORA]}, {**FILE, "loras": [{**LORA, "strength": 1.0}]}, "other LoRAs on the base model: 's.safetensors' at 0.5; this graph has 's.safetensors' at 1"),
+        ({**FILE, "loras": [LORA]}, {**FILE, "loras": [{**LORA, "sha256": "z"}]}, "other LoRAs on the base model: 's.safetensors' at 0.5; this graph has the same, but a file has changed"),
+    ],
+)
+def test_another_base_model_is_told_by_what_differs(known, new, says, tmp_path):
+    folder = RunFolder(tmp_path, "r")
+    folder.agree_on_job({"base": known})
+    with pytest.raises(ValueError, match=f"run 'r' was started with {says}") as caught:
+        folder.agree_on_job({"base": new})
+    assert str(caught.value).endswith(" Put it back, or choose another run name for a new run.") and folder.job() == {"base": known}
+
+
 def test_experiences_wait_in_the_order_they_came_and_half_written_ones_are_not_seen(tmp_path):
     folder = RunFolder(tmp_path, "r")
     ids = [folder.queue(bytes([i])) for i in range(5)]

@@ -110,7 +110,7 @@ def test_versions_are_kept_and_states_that_are_not_needed_any_more_go(folder):
     run = opened(folder)
     for seed in range(4):
         train(run, queue(folder, seed))
-    assert [p.name for p in sorted(folder.loras.iterdir())] == [f"v{n:06d}{end}.safetensors" for n in (1, 2, 3, 4) for end in ("", "_ema")]
+    assert [p.name for p in sorted(folder.loras.iterdir())] == [f"v{n:06d}{end}" for n in (1, 2, 3, 4) for end in (".png", ".safetensors", "_ema.safetensors")]
     assert [p.name for p in sorted(folder.state.iterdir())] == ["v000003.safetensors", "v000004.safetensors"]
 
 
@@ -174,7 +174,7 @@ def crash_after(monkeypatch, writes: int) -> None:
         monkeypatch.setattr(RunFolder, name, counted(getattr(RunFolder, name)))
 
 
-WRITES = ("version", "average", "state", "event", "pointer")
+WRITES = ("picture", "version", "average", "state", "event", "pointer")
 
 
 @pytest.mark.parametrize("committed_before", [0, 1])
@@ -215,7 +215,7 @@ def test_there_are_as_many_writes_in_a_commit_as_the_crashes_cover_and_the_point
     monkeypatch.setattr(RunFolder, "append_event", recorded(RunFolder.append_event, lambda *_: "event"))
     monkeypatch.setattr(RunFolder, "write_latest", recorded(RunFolder.write_latest, lambda *_: "pointer"))
     train(opened(folder), queue(folder, 0))
-    assert order == [folder.name, folder.name, "state", "event", "pointer"]
+    assert order == [folder.name, folder.name, folder.name, "state", "event", "pointer"]
     assert len(order) == len(WRITES)
 
 
@@ -406,3 +406,56 @@ def test_what_the_model_cannot_compute_is_refused_but_too_little_memory_may_pass
         train(run, path)
     monkeypatch.undo()
     assert train(run, path)["version"] == 1
+
+
+# memory
+
+
+def test_the_automatic_split_the_estimate_and_what_was_said_are_in_the_event(folder):
+    said, policy = [], AnalyticPolicy(JOB)
+    policy.memory = 7_000  # weights and LoRA take 2000, a row 1000
+    path = queue(folder, 0)
+    event = opened(folder, policy).train(path, "id", said.append)
+    assert (event["rows_per_call"], event["memory_estimate_bytes"], event["memory_peak_bytes"]) == (5, 7_000, None)
+    assert said == ["estimated 0.00668 MiB of 0.00668 MiB, 5 rows a call"]
+
+
+def test_the_split_that_was_asked_for_is_kept(folder):
+    policy, the_plan = AnalyticPolicy(JOB), replace(PLAN, update=replace(PLAN.update, rows_per_call=3))
+    path, before = queue(folder, 0, the_plan=the_plan), policy.calls
+    assert train(opened(folder, policy), path)["rows_per_call"] == 3
+    assert policy.calls - before == 2 * 2 * 6  # 16 rows of each of two optimiser steps in calls of three, for old densities and for gradients
+
+
+def test_where_not_even_one_row_fits_it_is_refused_before_the_network_is_called(folder):
+    policy = AnalyticPolicy(JOB)
+    policy.memory = 2_500
+    path, before = queue(folder, 0), policy.calls
+    with pytest.raises(RefusedExperience, match="one row of this update needs"):
+        train(opened(folder, policy), path)
+    assert policy.calls == before and folder.latest() is None
+
+
+def test_each_experience_says_whether_blocks_are_computed_again(folder):
+    policy = AnalyticPolicy(JOB)
+    for seed, setting in enumerate(("on", "off", "auto")):
+        train(opened(folder, policy), queue(folder, seed, the_plan=replace(PLAN, update=replace(PLAN.update, checkpointing=setting))))
+        assert policy.checkpointing == setting
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_the_card_is_free_before_the_new_version_is_announced(share, folder, monkeypatch):
+    policy, seen = AnalyticPolicy(JOB), []
+    write = RunFolder.write_latest
+    monkeypatch.setattr(RunFolder, "write_latest", lambda self, latest: (seen.append(policy.parked), write(self, latest)))
+    train(opened(folder, policy), queue(folder, 0, the_plan=replace(PLAN, update=replace(PLAN.update, share_gpu=share))))
+    assert seen == [int(share)] and policy.parked == int(share)
+
+
+def test_the_card_is_free_after_a_failure_as_well(folder, monkeypatch):
+    policy = AnalyticPolicy(JOB)
+    run, path = opened(folder, policy), queue(folder, 0)
+    monkeypatch.setattr(live_run, "update", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("CUDA out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(run, path)
+    assert policy.parked == 1

@@ -15,7 +15,7 @@ from stepwise_grpo.training.core.transitions import LAWS
 from stepwise_grpo.training.iterate import iterate
 from stepwise_grpo.training.job import RunFolder
 from stepwise_grpo.training.live_run import LiveRun
-from stepwise_grpo.training.update import make_optimiser
+from stepwise_grpo.training.optimiser import make_optimiser
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "NOTATION.md").read_text("utf-8")

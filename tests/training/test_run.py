@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from stepwise_grpo.tests.analytic import JOB, AnalyticPolicy, packed, plan
 from stepwise_grpo.training import heartbeat, job, live_run, run
+from stepwise_grpo.training.base import UnfitBase
 from stepwise_grpo.training.config import Origin, to_json
 from stepwise_grpo.training.experience import FORMAT, KEY
 from stepwise_grpo.training.job import RunFolder, digest_of, read_json, write_json
@@ -83,7 +84,7 @@ def message(folder: RunFolder) -> str:
 def test_experiences_are_trained_in_the_order_they_came_over_all_runs(tmp_path, monkeypatch):
     a, b, order = new_run(tmp_path, "a"), new_run(tmp_path, "b"), []
     train = LiveRun.train
-    monkeypatch.setattr(LiveRun, "train", lambda self, path, id: (order.append(id), train(self, path, id))[1])
+    monkeypatch.setattr(LiveRun, "train", lambda self, path, id, say: (order.append(id), train(self, path, id, say))[1])
     ids = [queue(folder, seed) for seed, folder in enumerate((b, a, a, b, a, b))]
     with trainer(tmp_path):
         wait(empty(a, b))
@@ -188,6 +189,17 @@ def test_a_run_whose_base_model_cannot_be_opened_keeps_its_experience_and_blocks
         wait(lambda: "trying again" in message(gone))
     assert good.latest()["version"] == 2
     assert len(gone.waiting()) == 1 and str(error) in message(gone) and "nothing is lost" in message(gone)
+
+
+def test_a_base_model_that_can_never_be_trained_is_told_to_the_graph_at_once(tmp_path):
+    """Waiting would not help: the node would wait for ever."""
+    unfit, good = new_run(tmp_path, "unfit", GONE), new_run(tmp_path, "good")
+    id = queue(unfit, 0, GONE)
+    queue(good)
+    with trainer(tmp_path, open_or_fail(UnfitBase("'gone.safetensors' is not whole"))):
+        wait(empty(unfit, good))
+    assert unfit.fate(id) == {"rejected": "'gone.safetensors' is not whole"} and good.latest()["version"] == 1
+    assert len(list(unfit.rejected.glob("*.safetensors"))) == 1  # nothing is lost
 
 
 def test_a_base_model_that_comes_back_is_trained_without_a_restart(tmp_path):

@@ -13,7 +13,8 @@ from stepwise_grpo.tests.analytic import NEGATIVE, PROMPTS, SHAPE, AnalyticPolic
 from stepwise_grpo.training.config import UpdateSettings
 from stepwise_grpo.training.core.schedule import Schedule
 from stepwise_grpo.training.iterate import iterate
-from stepwise_grpo.training.update import RefusedExperience, make_optimiser, update
+from stepwise_grpo.training.optimiser import make_optimiser
+from stepwise_grpo.training.update import RefusedExperience, update
 
 
 class Recorder:

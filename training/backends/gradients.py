@@ -7,6 +7,7 @@ checkpointing keeps, is never the residual stream itself but a copy of it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import comfy.ldm.common_dit
@@ -19,17 +20,27 @@ from torch.utils.checkpoint import checkpoint as recompute_in_backward
 from ..lora import is_linear
 
 
-def prepare_gradients(module: nn.Module, checkpoint: bool) -> None:
-    """Make the gradients of LoRA layers in ``module`` right, once and for its whole life. No output changes.
+@dataclass
+class Switch:
+    """Something that can be turned on and off while it is in use."""
 
-    ``checkpoint``: keep only the inputs of transformer blocks and compute the blocks again in backward. Gradients stay
-    the same, forward and backward take about a third longer, and of each block only its inputs remain in memory. Where
-    ComfyUI casts weights for every call (fp8, weights in RAM), autograd would otherwise keep all the casts.
-    """
+    on: bool
+
+
+def prepare_gradients(module: nn.Module, checkpointing: Switch) -> None:
+    """Make the gradients of LoRA layers in ``module`` right, once and for its whole life. No output changes."""
     _copy_inputs(module)
-    if checkpoint:
-        for block in transformer_blocks(module):
-            block.forward = _checkpointed(block.forward)
+    checkpoint_blocks(module, checkpointing)
+
+
+def checkpoint_blocks(module: nn.Module, checkpointing: Switch) -> None:
+    """Where ``checkpointing`` is on at a call, keep only the inputs of transformer blocks and compute the blocks again in backward.
+
+    Gradients stay the same, forward and backward take about a third longer, and of each block only its inputs remain in
+    memory. Where ComfyUI casts weights for every call (fp8, weights in RAM), autograd would otherwise keep all the casts.
+    """
+    for block in transformer_blocks(module):
+        block.forward = _checkpointed(block.forward, checkpointing)
 
 
 def transformer_blocks(module: nn.Module) -> list[nn.Module]:
@@ -63,11 +74,11 @@ def _rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Ten
     return comfy.rmsnorm.rms_norm(x.clone() if saves_residual else x, weight, eps)
 
 
-def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _checkpointed(forward: Callable[..., Any], checkpointing: Switch) -> Callable[..., Any]:
     """``forward``, computed again in backward from its inputs as they were."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if not (checkpointing.on and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         # The network goes on writing into transformer_options (block_index); backward must see what this block saw.
         kept = [dict(value) if isinstance(value, dict) else value for value in (*args, *kwargs.values())]

@@ -22,6 +22,8 @@ class Architecture:
     """Class of the pipeline in model_index.json."""
     network: str
     """Class of its transformer."""
+    model: str
+    """ComfyUI's class of the model, for the metadata of version files."""
     predict: Predict
     frames: bool = False
     """Whether latents have a frame axis."""
@@ -120,10 +122,10 @@ _WAN_NAMES = (
 ARCHITECTURES = {
     each.name: each
     for each in (
-        Architecture("sd3", "StableDiffusion3Pipeline", "SD3Transformer2DModel", _stable_diffusion_3, prefix="transformer."),
-        Architecture("flux", "FluxPipeline", "FluxTransformer2DModel", _flux, packed=True, prefix="transformer."),
-        Architecture("qwen_image", "QwenImagePipeline", "QwenImageTransformer2DModel", _qwen_image, frames=True, packed=True, guide=_guide_qwen_image),
-        Architecture("z_image", "ZImagePipeline", "ZImageTransformer2DModel", _z_image),
-        Architecture("wan", "WanPipeline", "WanTransformer3DModel", _wan, frames=True, rename=_WAN_NAMES),
+        Architecture("sd3", "StableDiffusion3Pipeline", "SD3Transformer2DModel", "SD3", _stable_diffusion_3, prefix="transformer."),
+        Architecture("flux", "FluxPipeline", "FluxTransformer2DModel", "Flux", _flux, packed=True, prefix="transformer."),
+        Architecture("qwen_image", "QwenImagePipeline", "QwenImageTransformer2DModel", "QwenImage", _qwen_image, frames=True, packed=True, guide=_guide_qwen_image),
+        Architecture("z_image", "ZImagePipeline", "ZImageTransformer2DModel", "ZImage", _z_image),
+        Architecture("wan", "WanPipeline", "WanTransformer3DModel", "WAN21", _wan, frames=True, rename=_WAN_NAMES),
     )
 }

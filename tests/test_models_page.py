@@ -1,0 +1,54 @@
+"""docs/models.md and the help page say what training/defaults.py and docs/model_sizes.json say."""
+
+import pytest
+
+from stepwise_grpo.tools.models import PAGES, ROOT, SIZES, cards, updated
+from stepwise_grpo.training.defaults import ROWS
+from stepwise_grpo.training.job import read_json
+
+PAGE = "docs/models.md"
+TEXT = (ROOT / PAGE).read_text("utf-8")
+SIZE = {
+    "model": "SD3.5 medium", "resolution": 512, "tokens": 1024, "weights_bf16_bytes": 5 * 2**30, "weights_fp8_bytes": 2.5 * 2**30,
+    "row_bytes": 300 * 2**20, "smallest_card_gib": 12, "smallest_card_streaming_gib": 6.25,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_are_current(page):
+    text = (ROOT / page).read_text("utf-8")
+    assert updated(page, text, read_json(SIZES)) == text, "run: python dev.py models"
+
+
+def test_every_row_is_on_the_page_with_all_its_values():
+    lines = TEXT.split("<!-- end of sources -->")[0].splitlines()
+    for row in ROWS:
+        (line,) = [line for line in lines if line.startswith(f"| {row.name} |")]
+        assert [cell.strip() for cell in line.split("|")][2:6] == [row.kind, str(row.steps), str(row.view_steps), f"{row.cfg:g}"]
+        (line,) = [line for line in lines if line.startswith(f"- **{row.name}** (")]
+        assert f"learning_rate {row.learning_rate:g}" in line and all(f"*{source}*:" in line for source in set(row.sources.values()) - unused(row))
+
+
+def unused(row):
+    """Sources that only stand for values the row does not have."""
+    empty = {name for name in row.sources if getattr(row, name) is None}
+    return {row.sources[name] for name in empty} - {row.sources[name] for name in row.sources if name not in empty}
+
+
+def test_an_outdated_table_is_replaced_and_the_rest_stays():
+    spoilt = TEXT.replace("| FLUX.1 dev |", "| FLUX.0 |")
+    assert spoilt != TEXT
+    assert updated(PAGE, spoilt, read_json(SIZES)) == TEXT
+
+
+def test_a_page_without_its_marks_is_not_written():
+    with pytest.raises(ValueError, match="must have each of these lines once"):
+        updated(PAGE, TEXT.replace("<!-- end of sizes -->", ""), None)
+
+
+def test_smallest_cards_are_shown_as_far_as_they_were_computed():
+    assert cards(None) == cards([]) == "Not computed yet."
+    assert cards([SIZE]).splitlines()[2] == "| SD3.5 medium | 512 | 1024 | 5 | 2.5 | 300 | 12 | 6.2 |"
+    part = {key: value for key, value in SIZE.items() if key not in ("weights_fp8_bytes", "smallest_card_streaming_gib")} | {"resolution": [416, 240]}
+    assert cards([part]).splitlines()[2] == "| SD3.5 medium | 416 x 240 | 1024 | 5 | - | 300 | 12 | - |"
+    assert cards([SIZE]) in updated(PAGE, TEXT, [SIZE])
