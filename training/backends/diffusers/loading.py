@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...base import describe, header_digest
+from ...base import describe, quick_digest
 from .architectures import ARCHITECTURES, Architecture
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -65,11 +65,11 @@ def _architecture(index: dict[str, Any], name: str) -> Architecture:
 
 
 def describe_folder(folder: Path) -> dict[str, Any]:
-    """{kind, name, size, sha256} of a pipeline's network: all its files' sizes, and their headers in order."""
+    """{kind, name, size, sha256} of a pipeline's network: all its files together."""
     files = sorted((folder / "transformer").glob("*.safetensors"))
     if not files:
         raise ValueError(f"model: {folder / 'transformer'} has no .safetensors file")
-    digest = hashlib.sha256("".join(header_digest(file) for file in files).encode()).hexdigest()
+    digest = hashlib.sha256("".join(quick_digest(file) for file in files).encode()).hexdigest()
     return {"kind": "diffusers", "name": folder.name, "size": sum(file.stat().st_size for file in files), "sha256": digest}
 
 
