@@ -152,6 +152,15 @@ def test_prompts_that_processes_cannot_share_are_refused():
             headless._check_processes(Connected, Two(), 4)
 
 
+def test_the_reward_rises(here):
+    """The warmth of a random network's pictures of one prompt."""
+    (here / "prompts.txt").write_text("a red cube", encoding="utf-8")
+    settings = {"cfg": 1.0, "reward": {"reward": "warmth"}, "lora": {"rank": 8, "alpha": 16.0}, "update": {"learning_rate": 0.01, "clip": 0.05, "updates": 2}}
+    events = run(configured(here, iterations=12, group_size=8, **settings)).events()
+    curve = [event["reward_mean"] for event in events]
+    assert sum(curve[-3:]) / 3 > curve[0] + 2 * events[0]["reward_std"]
+
+
 def command(*words: str | Path) -> list[str]:
     return [sys.executable, *map(str, words)]
 
