@@ -70,7 +70,7 @@ def test_only_one_backend_knows_diffusers_and_it_does_not_know_comfyui():
     assert {line.split(":")[0] for line in others} <= {"training/headless.py", "training/backends/diffusers/loading.py"}
     backend = [file for file in (ROOT / "training" / "backends" / "diffusers").glob("*.py")]
     assert len(backend) > 3
-    known = (f"{PACK}.training.backends.diffusers", *(f"{PACK}.training.{part}" for part in ("lora", "conditioning", "config", "base", "policy", "headless_settings")))
+    known = (f"{PACK}.training.backends.diffusers", f"{PACK}.training.backends.trainable", *(f"{PACK}.training.{part}" for part in ("lora", "conditioning", "config", "base", "policy", "headless_settings", "capacity", "experience")))
     assert not breaches("training/backends/diffusers/*.py", lambda name: name.split(".")[0] not in COMFY and (not is_from(name, PACK) or is_from(name, *known)))
     at_the_top = [node for file in [*backend, ROOT / "training" / "headless.py"] for node in ast.parse(file.read_text("utf-8")).body]
     named = [alias.name for node in at_the_top if isinstance(node, ast.Import) for alias in node.names] + [node.module for node in at_the_top if isinstance(node, ast.ImportFrom)]

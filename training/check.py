@@ -20,6 +20,7 @@ MARKS = {True: "ok", False: "FAILED", None: "not measured"}
 
 
 def main(arguments: list[str]) -> None:
+    """Whether a model can be trained, measured on the model."""
     options = parse(arguments)
     use_comfyui(options)
     try:

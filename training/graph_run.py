@@ -1,8 +1,6 @@
 """A run that lives on what the graph queues: one experience, checked, becomes one version."""
 
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,10 @@ from torch import Tensor
 from . import lora
 from .config import Job, from_json
 from .experience import Experience, unpack
-from .job import RunFolder, digest_of, retry_sharing, write_json
+from .job import RunFolder, digest_of, retry_sharing
 from .live_run import Lesson, LiveRun, facts
 from .optimiser import follow_weights
-from .selfcheck import examine, probe_of, refusal
+from .selfcheck import probe_of
 from .update import RefusedExperience, choose_rows, update
 
 STALENESS_LIMIT = 2  # versions
@@ -28,10 +26,6 @@ class DroppedExperience(ValueError):
 
 class GraphRun(LiveRun):
     """A ``LiveRun`` that is fed with experience files."""
-
-    def __init__(self, folder: RunFolder, job: Job, policy: Any) -> None:
-        super().__init__(folder, job, policy)
-        self._proven = False
 
     def train(self, path: Path, id: str, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
         """One experience -> one version; returns its event. Raises Refused-, Dropped- or UnreadableExperience.
@@ -46,7 +40,7 @@ class GraphRun(LiveRun):
     def _learn(self, e: Experience, behaviour: dict[str, Tensor] | None, optimiser: torch.optim.Optimizer, say: Callable[[str], None]) -> Lesson:
         try:
             e, fit = choose_rows(self.policy, e)
-            self._prove(e)
+            self.prove(probe_of(e))
             say(fit.message)
             rows = e.settings.rows_per_call
             shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
@@ -59,16 +53,6 @@ class GraphRun(LiveRun):
             raise RefusedExperience(f"the model cannot compute with it: {error}") from error
         memory = {"rows_per_call": rows, "memory_estimate_bytes": fit.estimate, "memory_peak_bytes": self.policy.peak_bytes()}
         return Lesson(_about(e), e.texts, {**metrics, **memory}, e.picture)
-
-    def _prove(self, e: Experience) -> None:
-        """Refuse a model whose gradients are wrong, before the first update of every opening of the run. The findings are left in check.json."""
-        if self._proven:
-            return
-        findings = examine(self.policy, probe_of(e))
-        write_json(self.folder.path / "check.json", {"at": time.time(), "findings": [asdict(finding) for finding in findings]})
-        if (reason := refusal(findings)) is not None:
-            raise RefusedExperience(f"this model cannot be trained rightly here. {reason}")
-        self._proven = True
 
     def _check(self, e: Experience) -> None:
         if e.job != self.job:

@@ -29,6 +29,7 @@ from .policy import Decoder, Reward
 from .prompts import choose, prompt_lines
 from .rewards import make_reward
 from .run import report
+from .selfcheck import Probe
 from .stop import Stop
 from .trajectory import Credit, Prompt
 from .update import RefusedExperience
@@ -88,6 +89,12 @@ class Headless:
             update=settings.update_settings(),
         )
         self._run = LiveRun(folder, job, model.policy, writes=peers.rank == 0)
+        if not model.sharded:  # a part of a base cannot be compared with itself in another precision
+            self._run.prove(self._probe())
+
+    def _probe(self) -> Probe:
+        state = torch.randn(1, *self._plan.shape, generator=torch.Generator("cpu").manual_seed(0))
+        return Probe(self._conditioning[:1], self._negative, self._plan.cfg, state, torch.tensor([0.5]))
 
     def run(self, until: Callable[[], bool]) -> None:
         """Iterations until the last one or until any process was asked to stop."""
@@ -112,7 +119,7 @@ class Headless:
         seed = settings.seed * 1_000_000 + version
         credit, metrics = iterate(self._run.policy, optimiser, self._plan, prompts, self._negative, self._decode, self._reward, seed, peers)
         seconds = {"rollout": metrics.pop("seconds_rollout"), **credit.seconds}
-        return Lesson(self._facts(credit, seed, seconds), [self._texts[index] for index in chosen], metrics)
+        return Lesson(self._facts(credit, seed, seconds), [self._texts[index] for index in chosen], metrics, credit.picture)
 
     def _facts(self, credit: Credit, seed: int, seconds: dict[str, float]) -> dict[str, Any]:
         rewards = self._peers.gather(credit.rewards, dim=1)

@@ -67,7 +67,7 @@ class HeadlessSettings:
     seed: int = 0
     """Of prompts, noise and split; the seed of the LoRA's start is ``lora.seed``."""
     lora: dict[str, Any] = field(default_factory=dict)
-    """Settings of ``Job`` but its base: targets, rank, alpha, seed."""
+    """Settings of ``Job`` but base and start: targets, pattern, rank, alpha, seed, optimiser."""
     update: dict[str, Any] = field(default_factory=dict)
     """Settings of ``UpdateSettings``."""
     preview: dict[str, Any] = field(default_factory=dict)
@@ -92,8 +92,9 @@ class HeadlessSettings:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}")
 
     def job(self, base: dict[str, Any]) -> Job:
-        if "base" in self.lora:
-            raise ValueError("lora has no setting 'base': model says what is trained")
+        for name, instead in {"base": "model says what is trained", "start": "a headless run starts from the base model"}.items():
+            if name in self.lora:
+                raise ValueError(f"there is no setting {name!r} here: {instead}")
         return from_json(Job, {**self.lora, "base": base})
 
     def update_settings(self) -> UpdateSettings:

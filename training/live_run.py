@@ -1,6 +1,6 @@
 """One run in the trainer's hands: its weights, optimiser and version, and the order in which a version is committed.
 
-Commit: version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
+Commit: picture, version file, state file, event, then latest.json. The pointer moves last and is the commit; until then a crash
 leaves the old version in force and the experience queued, and doing the update again gives the same bits. After it the
 experience is known by its id and only removed.
 """
@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from torch import Tensor
 from . import lora
 from .config import Job, UpdateSettings
 from .core.schedule import Schedule
-from .job import RunFolder, digest_of, retry_sharing, write_whole
+from .job import RunFolder, digest_of, retry_sharing, write_json, write_whole
 from .optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
 from .picture import png
+from .selfcheck import Probe, examine, refusal
 from .update import RefusedExperience
 
 
@@ -50,6 +51,7 @@ class LiveRun:
         class_of(job.optimiser)  # a missing package is said before anything is done
         self.folder, self.job, self.policy, self.writes = folder, job, policy, writes
         self.used = {event["experience"] for event in folder.events()}
+        self._proven = False
         self.restore()
 
     def restore(self) -> None:
@@ -77,6 +79,17 @@ class LiveRun:
             if settings.share_gpu:
                 self._park()
         return self._commit(lesson, id)
+
+    def prove(self, probe: Probe) -> None:
+        """Refuse a model whose gradients are wrong, before the first update of every opening of the run. The findings are left in check.json."""
+        if self._proven:
+            return
+        findings = examine(self.policy, probe)
+        if self.writes:
+            write_json(self.folder.path / "check.json", {"at": time.time(), "findings": [asdict(finding) for finding in findings]})
+        if (reason := refusal(findings)) is not None:
+            raise RefusedExperience(f"this model cannot be trained rightly here. {reason}")
+        self._proven = True
 
     def _park(self) -> None:
         """Out of the graphics card before the new version is announced: the graph may want its memory at once."""

@@ -22,8 +22,9 @@ PREFIX = "diffusion_model."
 PREFIXES = (PREFIX, "transformer.")
 ADAPTER = "default"
 # Flux, Flux.2, Chroma and Hunyuan fuse attention and MLP of their single blocks, most of the network, into two layers.
-# diffusers has them apart: there the output of both is proj_out.
-_ATTENTION = r"(.*\.)?[^.]*(attn|attention)[^.]*\..*|(.*\.)?single_blocks\.\d+\.linear[12]|single_transformer_blocks\.\d+\.proj_out"
+# diffusers has them apart, but for proj_out, the output of both.
+_SINGLE = r"(.*\.)?single_(transformer_)?blocks"
+_ATTENTION = rf"(.*\.)?[^.]*(attn|attention)[^.]*\..*|{_SINGLE}\.\d+\.(linear[12]|proj_out)"
 # Inside a numbered block only: embedders of time and text have an mlp too.
 _FEED_FORWARD = r"(img_|txt_)?mlp[CX]?|ff(_[it]|_context)?|ffn|feed_forward"
 TARGETS = {

@@ -60,6 +60,14 @@ class Policy(Protocol):
         """How many of its rows go through the network at once: as many as it asks for, or as many as fit into memory."""
         ...
 
+    def checkpointed(self, on: bool | None) -> Any:
+        """A context manager inside which blocks are computed again in backward, or not; None = as it is."""
+        ...
+
+    def exact(self) -> Any:
+        """A context manager inside which the network computes in fp32, whatever its precision is. No prompts are open."""
+        ...
+
     def training(self) -> Any:
         """A context manager around forward and backward with gradients."""
         ...

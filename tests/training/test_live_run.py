@@ -13,7 +13,7 @@ from stepwise_grpo.training import live_run, lora
 from stepwise_grpo.training.config import Origin
 from stepwise_grpo.training.experience import unpack
 from stepwise_grpo.training.graph_run import DroppedExperience, GraphRun
-from stepwise_grpo.training.job import RunFolder, digest_of
+from stepwise_grpo.training.job import RunFolder, digest_of, read_json
 from stepwise_grpo.training.update import RefusedExperience
 
 PLAN = plan(group_size=4, updates=2, ema=0.5)
@@ -317,17 +317,17 @@ def test_a_failure_between_two_optimiser_steps_takes_the_first_one_back(error, t
     written = straight(one, 2)
 
     class Failing(AnalyticPolicy):
-        backward_passes = 0
+        backward_passes = -(10**6)
 
         def training(self):
             self.backward_passes += 1
-            if self.backward_passes == 4:  # the second optimiser step of the second experience
+            if self.backward_passes == 2:  # the second optimiser step
                 raise error
             return super().training()
 
     run = opened(two, Failing(JOB))
     feed(two, run, written[0])
-    before = run.policy.weights()
+    before, run.policy.backward_passes = run.policy.weights(), 0
     two.queue(written[1])
     with pytest.raises(type(error)):
         train(run, two.waiting()[0])
@@ -342,11 +342,44 @@ def test_a_lora_that_comfyuis_loader_would_not_know_is_never_written(folder):
             return 1, 2
 
     run, path = opened(folder, Unknown(JOB)), queue(folder, 0)
+    with pytest.raises(RefusedExperience, match="keys: 1 of 2 layers recognised by ComfyUI's loader"):
+        train(run, path)
+    run._proven = True  # a version is never written without looking again
     with pytest.raises(RefusedExperience, match="would recognise only 1 of 2 layers"):
         train(run, path)
     assert not folder.loras.exists() and folder.latest() is None and folder.events() == []
     first = lora.first_weights(run.policy.weights(), JOB)
     assert all(torch.equal(first[name], w) for name, w in run.policy.weights().items())
+
+
+# the self-check
+
+
+class Wrong(AnalyticPolicy):
+    """Its gradients are too large by a tenth."""
+
+    def __init__(self, job=JOB):
+        super().__init__(job)
+        self.parameters()[1].register_hook(lambda gradient: 1.1 * gradient)
+
+
+def test_a_model_with_wrong_gradients_is_refused_before_the_first_update(folder):
+    run, path = opened(folder, Wrong()), queue(folder, 0)
+    before = run.policy.weights()
+    with pytest.raises(RefusedExperience, match="cannot be trained rightly here. finite difference: relative error"):
+        train(run, path)
+    assert folder.latest() is None and all(torch.equal(before[name], w) for name, w in run.policy.weights().items())
+
+
+def test_the_findings_lie_beside_the_run_and_are_made_once_for_each_opening(folder):
+    run = opened(folder)
+    train(run, queue(folder, 0))
+    found = read_json(folder.path / "check.json")
+    assert {finding["name"] for finding in found["findings"]} >= {"gradients", "finite difference", "checkpointing", "keys"}
+    train(run, queue(folder, 1))
+    assert read_json(folder.path / "check.json") == found
+    train(opened(folder), queue(folder, 2))
+    assert read_json(folder.path / "check.json")["at"] > found["at"]
 
 
 # the moving average

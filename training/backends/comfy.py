@@ -25,11 +25,12 @@ from .lora_files import start_weights
 from .room import fit_of
 from .stacking import follow_layers
 from .velocity import ModelVelocity, kernels_with_backward, ready
+from .trainable import TrainableLoRA
 
 log = logging.getLogger("stepwise_grpo")
 
 
-class ComfyPolicy:
+class ComfyPolicy(TrainableLoRA):
     """A ComfyUI model with one trainable LoRA: a ``training.policy.Policy``.
 
     It owns its model: the layers of the LoRA go into the module itself, which is shared by every clone of a patcher.
@@ -72,22 +73,9 @@ class ComfyPolicy:
             raise RuntimeError("velocity is only defined inside prompts(...)")
         return self._velocity(x, t, rows)
 
-    def parameters(self) -> list[Tensor]:
-        return list(self._parameters.values())
-
-    def weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
-
     def first_weights(self) -> dict[str, Tensor]:
         """Version 0: a fresh LoRA, or the one the run started from."""
         return lora.first_weights(self._parameters, self.job) if self._start is None else {name: w.clone() for name, w in self._start.items()}
-
-    @torch.no_grad()
-    def set_weights(self, weights: dict[str, Tensor]) -> None:
-        if weights.keys() != self._parameters.keys():
-            raise ValueError(f"this LoRA has {len(weights)} tensors, the model takes {len(self._parameters)}: it was made for another model, targets or pack version")
-        for name, parameter in self._parameters.items():
-            parameter.copy_(weights[name])
 
     def set_checkpointing(self, setting: str) -> None:
         """on, off or auto, from the next call on."""
@@ -152,11 +140,6 @@ class ComfyPolicy:
                 lora.switch(self._module, on=True)
             else:
                 self.set_weights(current)
-
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        with torch.enable_grad():
-            yield
 
     @contextmanager
     def checkpointed(self, on: bool | None) -> Iterator[None]:

@@ -1,8 +1,7 @@
-"""What differs between the networks: how each is asked for the velocity, and how its LoRA is named for ComfyUI.
+"""What differs between the networks: how each is asked for the velocity, and how its layers are named for others."""
 
-States are latents (N, C, H, W), with a frame axis (N, C, F, H, W) for Qwen-Image and Wan, as in ComfyUI. The order of
-arguments, scales of time and signs are those of diffusers' own pipelines.
-"""
+# States are latents (N, C, H, W), with a frame axis (N, C, F, H, W) for Qwen-Image and Wan, as in ComfyUI. The order of
+# arguments, scales of time and signs are those of diffusers' own pipelines.
 
 import re
 from collections.abc import Callable
@@ -23,6 +22,8 @@ class Architecture:
     """Class of the pipeline in model_index.json."""
     network: str
     """Class of its transformer."""
+    model: str
+    """ComfyUI's class of the model, for the metadata of version files."""
     predict: Predict
     frames: bool = False
     """Whether latents have a frame axis."""
@@ -41,7 +42,7 @@ class Architecture:
         return path
 
 
-def _sd3(network: nn.Module, x: Tensor, t: Tensor, text: Tensor, options: dict[str, Any], guidance: float) -> Tensor:
+def _stable_diffusion_3(network: nn.Module, x: Tensor, t: Tensor, text: Tensor, options: dict[str, Any], guidance: float) -> Tensor:
     return network(hidden_states=x, timestep=1000 * t, encoder_hidden_states=text, pooled_projections=options["pooled"], return_dict=False)[0]
 
 
@@ -121,10 +122,10 @@ _WAN_NAMES = (
 ARCHITECTURES = {
     each.name: each
     for each in (
-        Architecture("sd3", "StableDiffusion3Pipeline", "SD3Transformer2DModel", _sd3, prefix="transformer."),
-        Architecture("flux", "FluxPipeline", "FluxTransformer2DModel", _flux, packed=True, prefix="transformer."),
-        Architecture("qwen_image", "QwenImagePipeline", "QwenImageTransformer2DModel", _qwen_image, frames=True, packed=True, guide=_guide_qwen_image),
-        Architecture("z_image", "ZImagePipeline", "ZImageTransformer2DModel", _z_image),
-        Architecture("wan", "WanPipeline", "WanTransformer3DModel", _wan, frames=True, rename=_WAN_NAMES),
+        Architecture("sd3", "StableDiffusion3Pipeline", "SD3Transformer2DModel", "SD3", _stable_diffusion_3, prefix="transformer."),
+        Architecture("flux", "FluxPipeline", "FluxTransformer2DModel", "Flux", _flux, packed=True, prefix="transformer."),
+        Architecture("qwen_image", "QwenImagePipeline", "QwenImageTransformer2DModel", "QwenImage", _qwen_image, frames=True, packed=True, guide=_guide_qwen_image),
+        Architecture("z_image", "ZImagePipeline", "ZImageTransformer2DModel", "ZImage", _z_image),
+        Architecture("wan", "WanPipeline", "WanTransformer3DModel", "WAN21", _wan, frames=True, rename=_WAN_NAMES),
     )
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...base import describe, header_digest
+from ...base import describe, quick_digest
 from .architectures import ARCHITECTURES, Architecture
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -65,11 +65,11 @@ def _architecture(index: dict[str, Any], name: str) -> Architecture:
 
 
 def describe_folder(folder: Path) -> dict[str, Any]:
-    """{kind, name, size, sha256} of a pipeline's network: all its files' sizes, and their headers in order."""
+    """{kind, name, size, sha256} of a pipeline's network: all its files together."""
     files = sorted((folder / "transformer").glob("*.safetensors"))
     if not files:
         raise ValueError(f"model: {folder / 'transformer'} has no .safetensors file")
-    digest = hashlib.sha256("".join(header_digest(file) for file in files).encode()).hexdigest()
+    digest = hashlib.sha256("".join(quick_digest(file) for file in files).encode()).hexdigest()
     return {"kind": "diffusers", "name": folder.name, "size": sum(file.stat().st_size for file in files), "sha256": digest}
 
 
@@ -81,8 +81,22 @@ def load(source: Source, dtype: str) -> Any:
         raise ValueError("headless training needs two packages more: python -m pip install diffusers accelerate") from None
     diffusers.utils.logging.disable_progress_bar()
     local = {"local_files_only": True, "dtype": DTYPES[dtype]}
-    parts = {}
-    pipeline, network = (getattr(diffusers, name) for name in (source.architecture.pipeline, source.architecture.network))
+    (pipeline, network), parts = _classes(source.architecture.name), {}
     if source.file is not None:
         parts["transformer"] = network.from_single_file(str(source.file), config=str(source.folder), subfolder="transformer", **local)
     return pipeline.from_pretrained(str(source.folder), use_safetensors=True, **parts, **local)
+
+
+def _classes(name: str) -> tuple[Any, Any]:
+    """Pipeline and network of an architecture. diffusers imports a class when it is asked for."""
+    import diffusers as d
+
+    if name == "sd3":
+        return d.StableDiffusion3Pipeline, d.SD3Transformer2DModel
+    if name == "flux":
+        return d.FluxPipeline, d.FluxTransformer2DModel
+    if name == "qwen_image":
+        return d.QwenImagePipeline, d.QwenImageTransformer2DModel
+    if name == "z_image":
+        return d.ZImagePipeline, d.ZImageTransformer2DModel
+    return d.WanPipeline, d.WanTransformer3DModel

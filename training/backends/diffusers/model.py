@@ -21,6 +21,8 @@ class Model:
     shape: tuple[int, ...]
     """Of one latent."""
     times: list[float]
+    sharded: bool
+    """Whether the processes hold a part of the base each."""
 
 
 def open_model(source: Source, settings: HeadlessSettings, job: Job, texts: list[str], processes: Any) -> Model:
@@ -34,9 +36,8 @@ def open_model(source: Source, settings: HeadlessSettings, job: Job, texts: list
     move_encoders(pipeline, None)
     sharded = vars(processes.state).get("fsdp_plugin")
     network = pipeline.transformer if sharded is not None else pipeline.transformer.to(device)
-    checkpoint = settings.update_settings().checkpointing != "off"
-    policy = DiffusersPolicy(network, architecture, job, device, settings.guidance, checkpoint, lockstep=sharded is not None)
+    policy = DiffusersPolicy(network, architecture, job, device, settings.guidance, lockstep=sharded is not None)
     if sharded is not None:
         shard(network, sharded, device)
     pipeline.vae.to(device)
-    return Model(policy, conditioning, VaeDecoder(pipeline, architecture), shape, times)
+    return Model(policy, conditioning, VaeDecoder(pipeline, architecture), shape, times, sharded is not None)

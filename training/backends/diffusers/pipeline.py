@@ -1,4 +1,4 @@
-"""What the pipeline around the network does: prompts to conditioning, latents to pictures, the time grid of its scheduler."""
+"""What the pipeline around the network does: prompts to conditioning, latents to pictures, times of its scheduler."""
 
 import inspect
 from typing import Any
@@ -13,12 +13,13 @@ ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 
 @torch.no_grad()
 def encode(pipeline: Any, architecture: Architecture, text: str, device: torch.device) -> list:
-    """One prompt's conditioning: [[text (1, T, D), {"pooled": (1, P)} where the architecture has it]], on the CPU."""
+    """One prompt's conditioning, on the CPU."""
+    # [[text (1, T, D), {"pooled": (1, P)} where the architecture has it]]
     found = ENCODE[architecture.name](pipeline, text, device)
     return [[found[0].cpu(), {name: value.cpu() for name, value in zip(("pooled",), found[1:])}]]
 
 
-def _sd3(pipeline: Any, text: str, device: torch.device) -> tuple[Tensor, ...]:
+def _stable_diffusion_3(pipeline: Any, text: str, device: torch.device) -> tuple[Tensor, ...]:
     embeds, _, pooled, _ = pipeline.encode_prompt(text, None, None, device=device, do_classifier_free_guidance=False)
     return embeds, pooled
 
@@ -41,15 +42,14 @@ def _wan(pipeline: Any, text: str, device: torch.device) -> tuple[Tensor, ...]:
     return (pipeline.encode_prompt(text, do_classifier_free_guidance=False, max_sequence_length=512, device=device)[0],)
 
 
-ENCODE = {"sd3": _sd3, "flux": _flux, "qwen_image": _qwen_image, "z_image": _z_image, "wan": _wan}
+ENCODE = {"sd3": _stable_diffusion_3, "flux": _flux, "qwen_image": _qwen_image, "z_image": _z_image, "wan": _wan}
 
 
 def move_encoders(pipeline: Any, device: torch.device | None) -> None:
     """Put the text encoders on a device; None drops them."""
-    for name in ENCODERS:
-        encoder = getattr(pipeline, name, None)
-        if encoder is not None:
-            setattr(pipeline, name, None if device is None else encoder.to(device))
+    for name, part in pipeline.components.items():
+        if name in ENCODERS and part is not None:
+            pipeline.register_modules(**{name: None if device is None else part.to(device)})
 
 
 def latent_shape(pipeline: Any, architecture: Architecture, width: int, height: int, frames: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A diffusers transformer with one trainable LoRA: a ``training.policy.Policy``, with what LiveRun needs besides."""
+"""A diffusers transformer with one trainable LoRA: a ``Policy``, with what LiveRun needs besides."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,32 +7,34 @@ import torch
 from torch import Tensor, nn
 
 from ... import lora
+from ...capacity import Fit
 from ...conditioning import ConditioningBatcher, stack
 from ...config import Job
+from ...experience import Experience
+from ..trainable import TrainableLoRA
 from .architectures import Architecture
 
 
-class DiffusersPolicy:
+class DiffusersPolicy(TrainableLoRA):
     """It owns its network: the layers of the LoRA go into the module itself."""
 
     def __init__(
-        self, network: nn.Module, architecture: Architecture, job: Job, device: torch.device, guidance: float = 3.5, checkpoint: bool = False, lockstep: bool = False
+        self, network: nn.Module, architecture: Architecture, job: Job, device: torch.device, guidance: float = 3.5, lockstep: bool = False
     ) -> None:
-        """``guidance``: what guidance-distilled networks are told. ``checkpoint``: compute blocks again in backward.
+        """``guidance``: what guidance-distilled networks are told.
 
         ``lockstep``: only rows of one prompt in a call, so that processes with equally many prompts call equally often.
         """
-        self.network, self.job, self._architecture = network, job, architecture
+        self.network, self.job, self._architecture, self.model_class = network, job, architecture, architecture.model
         self._guidance, self._lockstep = guidance, lockstep
         self._device, self._dtype = device, network.dtype
-        if checkpoint:
-            network.enable_gradient_checkpointing()
         lora.inject(network, job)
         self._parameters = {architecture.file_name(name): parameter for name, parameter in lora.tensors(network).items()}
         self._batcher: ConditioningBatcher | None = None
+        self.set_weights(self.first_weights())
 
     @contextmanager
-    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 0) -> Iterator[None]:
+    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 0, memory: int = 0) -> Iterator[None]:
         """The network ready to be called under these prompts; ``rows_per_call`` 0 = all rows at once."""
         self._batcher, self._negative = ConditioningBatcher(prompts, apart=self._lockstep), negative
         self._cfg, self._limit = cfg, rows_per_call or 1 << 30
@@ -61,18 +63,8 @@ class DiffusersPolicy:
     def _ready(self, values: Tensor) -> Tensor:
         return values.to(self._device, self._dtype)
 
-    def parameters(self) -> list[Tensor]:
-        return list(self._parameters.values())
-
-    def weights(self) -> dict[str, Tensor]:
-        return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
-
-    @torch.no_grad()
-    def set_weights(self, weights: dict[str, Tensor]) -> None:
-        if weights.keys() != self._parameters.keys():
-            raise ValueError(f"this LoRA has {len(weights)} tensors, the model takes {len(self._parameters)}: it was made for another model, targets or pack version")
-        for name, parameter in self._parameters.items():
-            parameter.copy_(weights[name])
+    def first_weights(self) -> dict[str, Tensor]:
+        return lora.first_weights(self.weights(), self.job)
 
     @contextmanager
     def base(self) -> Iterator[None]:
@@ -82,10 +74,49 @@ class DiffusersPolicy:
         finally:
             lora.switch(self.network, on=True)
 
+    def set_checkpointing(self, setting: str) -> None:
+        """on, off or auto, which means on: only the models of tests are small enough for off."""
+        if setting == "off":
+            self.network.disable_gradient_checkpointing()
+        else:
+            self.network.enable_gradient_checkpointing()
+
     @contextmanager
-    def training(self) -> Iterator[None]:
-        with torch.enable_grad():
+    def checkpointed(self, on: bool | None) -> Iterator[None]:
+        """Inside it blocks are computed again in backward, or their activations kept; None = as it is."""
+        before = self.network.is_gradient_checkpointing
+        self.set_checkpointing("on" if (before if on is None else on) else "off")
+        try:
             yield
+        finally:
+            self.set_checkpointing("on" if before else "off")
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Inside it the network computes in fp32, whatever its precision is."""
+        frozen = [(parameter, parameter.dtype) for parameter in self.network.parameters() if not parameter.requires_grad]
+        own, self._dtype = self._dtype, torch.float32
+        for parameter, _ in frozen:
+            parameter.data = parameter.data.float()
+        try:
+            yield
+        finally:
+            self._dtype = own
+            for parameter, dtype in frozen:
+                parameter.data = parameter.data.to(dtype)
+
+    def rows_that_fit(self, experience: Experience) -> Fit:
+        """As many rows as the settings ask for; without a word from them all, since nothing is estimated here."""
+        all_rows = len(experience.schedule.stochastic) * experience.states.shape[1]
+        rows = min(experience.settings.rows_per_call or all_rows, all_rows)
+        return Fit(rows, 0, f"{rows} rows a call")
+
+    def park(self) -> None:
+        """Nobody waits for the memory of a headless run."""
+
+    def peak_bytes(self) -> int | None:
+        """The most memory in use so far, where the device can tell."""
+        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
     def matched_keys(self, tensors: dict[str, Tensor]) -> tuple[int, int]:
         """How many layers of a version file have A, B and alpha under the names of this architecture, and of how many.

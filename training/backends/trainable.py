@@ -1,0 +1,31 @@
+"""What every backend's policy does alike: hold the tensors of its LoRA, give them out and take them in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class TrainableLoRA:
+    """``_parameters``: the LoRA's tensors by their names in a version file, without prefix, in a fixed order."""
+
+    _parameters: dict[str, Tensor]
+
+    def parameters(self) -> list[Tensor]:
+        return list(self._parameters.values())
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
+
+    @torch.no_grad()
+    def set_weights(self, weights: dict[str, Tensor]) -> None:
+        if weights.keys() != self._parameters.keys():
+            raise ValueError(f"this LoRA has {len(weights)} tensors, the model takes {len(self._parameters)}: it was made for another model, targets or pack version")
+        for name, parameter in self._parameters.items():
+            parameter.copy_(weights[name])
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        with torch.enable_grad():
+            yield
