@@ -8,7 +8,7 @@ conditioning are those of ComfyUI, in the rollout and in the update.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from .loading import check_flow_matching, load_base
@@ -25,7 +25,7 @@ from ..capacity import Fit
 from ..conditioning import ConditioningBatcher, longest, signature
 from ..config import Job
 from ..experience import Experience
-from .estimate import RowCost, estimate, measure
+from .estimate import RowCost, estimate, measure, twin_of
 from .gradients import Switch, prepare_gradients
 from .room import fit_of
 from .stacking import follow_layers
@@ -100,6 +100,7 @@ class ComfyPolicy:
         self._parameters = lora.tensors(self._module)
         self._velocity: ModelVelocity | None = None
         self._costs: dict[Any, RowCost] = {}
+        self._twin: Any = None
 
     @property
     def _module(self) -> nn.Module:
@@ -110,12 +111,12 @@ class ComfyPolicy:
         """The model ready to be called under these prompts. ``memory``: bytes to leave beside its weights."""
         with ready(self.patcher, shape, memory), _kernels_with_backward():
             self._move_lora(self.patcher.load_device)  # ComfyUI moves a model in parts and may leave layers it does not know behind
-            before, self._velocity = self._velocity, ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
+            self._velocity = ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
             self._count_from_here()
             try:
                 yield
             finally:
-                self._velocity = before
+                self._velocity = None
 
     def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
         if self._velocity is None:
@@ -149,13 +150,16 @@ class ComfyPolicy:
         """Memory of a row: estimated, or measured once where the network cannot run without numbers. Remembered."""
         key = (tuple(shape), repr(signature([prompt, negative])), cfg == 1, self._checkpointing.on)
         if key not in self._costs:
+            velocity = lambda patcher: ModelVelocity(patcher, [prompt], negative, cfg)
             try:
+                self._twin = self._twin or twin_of(self.patcher, self._checkpointing)
                 with _kernels_with_backward():
-                    self._costs[key] = estimate(self.patcher, self._checkpointing, lambda twin: ModelVelocity(twin, [prompt], negative, cfg), shape)
+                    self._costs[key] = estimate(self._twin, self.patcher.load_device, velocity(self._twin), shape)
             except Exception as reason:
                 log.info("no estimate of the memory for %s (%s); measuring one row", type(self.patcher.model).__name__, reason)
-                with self.prompts([prompt], negative, cfg, [1 if cfg == 1 else 2, *shape]):
-                    self._costs[key] = measure(self.velocity, self.parameters(), shape)
+                is_open = self._velocity is not None
+                with nullcontext() if is_open else self.prompts([prompt], negative, cfg, [1 if cfg == 1 else 2, *shape]):
+                    self._costs[key] = measure(velocity(self.patcher), self.parameters(), shape)
         return self._costs[key]
 
     def peak_bytes(self) -> int | None:
@@ -209,14 +213,15 @@ def _kernels_with_backward() -> Iterator[None]:
 
     Old densities are computed under the flag as well: with other kernels the ratio would not start at 1.
     """
-    flag = hasattr(comfy.model_management, "in_training")
-    if flag:
-        comfy.model_management.in_training = True
+    before = getattr(comfy.model_management, "in_training", None)
+    if before is None:
+        yield
+        return
+    comfy.model_management.in_training = True
     try:
         yield
     finally:
-        if flag:
-            comfy.model_management.in_training = False
+        comfy.model_management.in_training = before
 
 
 def open_policy(job: Job, checkpoint: bool | None = None) -> ComfyPolicy:
