@@ -9,11 +9,12 @@ import safetensors.torch
 import torch
 
 from stepwise_grpo.tests.analytic import JOB, LAYERS, AnalyticPolicy, packed, plan
-from stepwise_grpo.training import live_run, lora
+from stepwise_grpo.training import graph_run, live_run, lora
 from stepwise_grpo.training.config import Origin
 from stepwise_grpo.training.experience import unpack
 from stepwise_grpo.training.graph_run import DroppedExperience, GraphRun
 from stepwise_grpo.training.job import RunFolder, digest_of, read_json
+from stepwise_grpo.training.selfcheck import probe_of
 from stepwise_grpo.training.update import RefusedExperience
 
 PLAN = plan(group_size=4, updates=2, ema=0.5)
@@ -455,8 +456,10 @@ def test_the_automatic_split_the_estimate_and_what_was_said_are_in_the_event(fol
 
 def test_the_split_that_was_asked_for_is_kept(folder):
     policy, the_plan = AnalyticPolicy(JOB), replace(PLAN, update=replace(PLAN.update, rows_per_call=3))
-    path, before = queue(folder, 0, the_plan=the_plan), policy.calls
-    assert train(opened(folder, policy), path)["rows_per_call"] == 3
+    path, run = queue(folder, 0, the_plan=the_plan), opened(folder, policy)
+    run.prove(probe_of(unpack(path)))
+    before = policy.calls
+    assert train(run, path)["rows_per_call"] == 3
     assert policy.calls - before == 2 * 2 * 6  # 16 rows of each of two optimiser steps in calls of three, for old densities and for gradients
 
 
@@ -488,7 +491,7 @@ def test_the_card_is_free_before_the_new_version_is_announced(share, folder, mon
 def test_the_card_is_free_after_a_failure_as_well(folder, monkeypatch):
     policy = AnalyticPolicy(JOB)
     run, path = opened(folder, policy), queue(folder, 0)
-    monkeypatch.setattr(live_run, "update", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("CUDA out of memory")))
+    monkeypatch.setattr(graph_run, "update", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("CUDA out of memory")))
     with pytest.raises(RuntimeError, match="out of memory"):
         train(run, path)
     assert policy.parked == 1

@@ -206,7 +206,7 @@ def test_a_rollout_takes_the_rows_that_comfyui_says_fit(bench, memory, rows, mon
 
     patcher = bench.patcher()
     one = int(patcher.memory_required([1, 16, 4, 6]))
-    monkeypatch.setattr(room.devices, "get_total_memory", lambda device: 2 * (patcher.model_size() + memory * one))
+    monkeypatch.setattr(room.devices, "get_total_memory", lambda device: 2 * (patcher.model_size() + memory * one + one // 2))
     assert room.rows_of_rollout(patcher, [16, 4, 6], 1.0) == rows
     assert room.rows_of_rollout(patcher, [16, 4, 6], 4.0) == max(1, min(64, memory // 2))
 

@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from stepwise_grpo.tests.analytic import AnalyticPolicy, packed, plan
-from stepwise_grpo.training import live_run
+from stepwise_grpo.training import graph_run
 from stepwise_grpo.training.config import Job
 from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.job import RunFolder
@@ -106,4 +106,4 @@ def test_a_run_of_two_processes_equals_one_to_the_bit(kind, tmp_path):
     one, two = ((folder.state / "v000003.safetensors").read_bytes() for folder in folders)
     assert one == two
     assert (kind == "adamw8bit") == any(name.endswith("state1") for name in safetensors.torch.load(one))
-    assert live_run.STALENESS_LIMIT == 2  # all three were made with version 0
+    assert graph_run.STALENESS_LIMIT == 2  # all three were made with version 0

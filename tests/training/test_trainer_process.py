@@ -102,7 +102,7 @@ def wait(condition: Callable[[], bool], trainer: Trainer) -> None:
 
 def trains_version(folder: RunFolder, version: int) -> Callable[[], bool]:
     status = lambda: read_json(folder.path / "status.json") or {}
-    return lambda: (status().get("phase"), status().get("message")) == ("training", f"training version {version}")
+    return lambda: status().get("phase") == "training" and status().get("message", "").startswith(f"training version {version}")
 
 
 def files(folder: RunFolder) -> dict[str, bytes]:

@@ -4,7 +4,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from .loading import check_flow_matching, class_of, load_base
@@ -19,7 +19,7 @@ from ..capacity import Fit
 from ..conditioning import longest, signature
 from ..config import Job
 from ..experience import Experience
-from .estimate import RowCost, estimate, measure
+from .estimate import RowCost, estimate, measure, twin_of
 from .gradients import Switch, prepare_gradients
 from .lora_files import start_weights
 from .room import fit_of
@@ -51,6 +51,7 @@ class ComfyPolicy(TrainableLoRA):
         self._costs: dict[Any, RowCost] = {}
         self._start = start_weights(job, self._parameters, self._key_map, shapes) if job.start else None
         self.set_weights(self.first_weights())
+        self._twin: Any = None
 
     @property
     def _module(self) -> nn.Module:
@@ -61,12 +62,12 @@ class ComfyPolicy(TrainableLoRA):
         """The model ready to be called under these prompts. ``memory``: bytes to leave beside its weights."""
         with ready(self.patcher, shape, memory), kernels_with_backward():
             self._move_lora(self.patcher.load_device)  # ComfyUI moves a model in parts and may leave layers it does not know behind
-            before, self._velocity = self._velocity, ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
+            self._velocity = ModelVelocity(self.patcher, prompts, negative, cfg, rows_per_call=rows_per_call)
             self._count_from_here()
             try:
                 yield
             finally:
-                self._velocity = before
+                self._velocity = None
 
     def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
         if self._velocity is None:
@@ -91,13 +92,16 @@ class ComfyPolicy(TrainableLoRA):
         """Memory of a row: estimated, or measured once where the network cannot run without numbers. Remembered."""
         key = (tuple(shape), repr(signature([prompt, negative])), cfg == 1, self._checkpointing.on)
         if key not in self._costs:
+            velocity = lambda patcher: ModelVelocity(patcher, [prompt], negative, cfg)
             try:
+                self._twin = self._twin or twin_of(self.patcher, self._checkpointing)
                 with kernels_with_backward():
-                    self._costs[key] = estimate(self.patcher, self._checkpointing, lambda twin: ModelVelocity(twin, [prompt], negative, cfg), shape)
+                    self._costs[key] = estimate(self._twin, self.patcher.load_device, velocity(self._twin), shape)
             except Exception as reason:
                 log.info("no estimate of the memory for %s (%s); measuring one row", type(self.patcher.model).__name__, reason)
-                with self.prompts([prompt], negative, cfg, [1 if cfg == 1 else 2, *shape]):
-                    self._costs[key] = measure(self.velocity, self.parameters(), shape)
+                is_open = self._velocity is not None
+                with nullcontext() if is_open else self.prompts([prompt], negative, cfg, [1 if cfg == 1 else 2, *shape]):
+                    self._costs[key] = measure(velocity(self.patcher), self.parameters(), shape)
         return self._costs[key]
 
     def peak_bytes(self) -> int | None:

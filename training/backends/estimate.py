@@ -36,13 +36,12 @@ class RowCost:
         return self.fixed + rows * self.row
 
 
-def estimate(patcher: Any, switch: Switch, velocity: Callable[[Any], Any], shape: list[int]) -> RowCost:
-    """The cost of latents of ``shape`` (of one). ``velocity(patcher)`` is the network under its prompts; raises where meta cannot run it."""
-    twin = twin_of(patcher, switch)
+def estimate(twin: Any, device: torch.device, velocity: Any, shape: list[int]) -> RowCost:
+    """The cost of latents of ``shape`` (of one) on ``device``. ``velocity`` is the twin under its prompts; raises where it cannot run without numbers."""
     parameters = [parameter for parameter in twin.model.diffusion_model.parameters() if parameter.requires_grad]
-    memory = comfy.model_management.get_total_memory(patcher.load_device)
+    memory = comfy.model_management.get_total_memory(device)
     with replaced(comfy.model_management, "get_free_memory", _free_memory(memory)):
-        one, two = (_peak(velocity(twin), parameters, shape, rows) for rows in (1, 2))
+        one, two = (_peak(velocity, parameters, shape, rows) for rows in (1, 2))
     row = max(1, two - one)
     return RowCost(one - row, row)
 
@@ -62,7 +61,10 @@ def _free_memory(memory: int) -> Callable[..., Any]:
 
 
 def twin_of(patcher: Any, switch: Switch) -> Any:
-    """What ``ModelVelocity`` needs of a patcher, with a copy of the network on the device meta: same layers, same LoRA, no memory."""
+    """What ``ModelVelocity`` needs of a patcher, with a copy of the network on the device meta: same layers, same LoRA, no memory.
+
+    Made before the model is loaded: afterwards ComfyUI's own functions on weights would be copied with what they hold.
+    """
     model = copy.copy(patcher.model)
     model._modules = {**model._modules, "diffusion_model": _without_content(patcher.model.diffusion_model, switch)}
     model.device, model.current_patcher = META, patcher

@@ -64,11 +64,12 @@ def kernels_with_backward() -> Iterator[None]:
 
     Old densities are computed under the flag as well: with other kernels the ratio would not start at 1.
     """
-    flag = hasattr(comfy.model_management, "in_training")
-    if flag:
-        comfy.model_management.in_training = True
+    before = getattr(comfy.model_management, "in_training", None)
+    if before is None:
+        yield
+        return
+    comfy.model_management.in_training = True
     try:
         yield
     finally:
-        if flag:
-            comfy.model_management.in_training = False
+        comfy.model_management.in_training = before
