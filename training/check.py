@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     use_comfyui(options)
     try:
         findings = check(options)
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError) as error:  # told in one sentence; nothing was changed
         print(f"{options.model}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     reason = refusal(findings)

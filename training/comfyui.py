@@ -64,13 +64,13 @@ def device_flags() -> list[str]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where ComfyUI is, on a command line."""
-    parser.add_argument("--output", type=Path, help="ComfyUI's output folder (default: the one beside the ComfyUI this pack lies in)")
+    parser.add_argument("--output", type=Path, help="ComfyUI's output folder (default: that of --comfy, or of the ComfyUI this pack lies in)")
     parser.add_argument("--comfy", type=Path, help="ComfyUI's folder (default: as ComfyUI recorded it when it loaded this pack)")
 
 
 def use_comfyui(options: argparse.Namespace) -> Path:
     """Make ``import comfy`` and its model folders those of the ComfyUI that ``options`` mean; its output folder."""
-    output = options.output or default_output()
+    output = options.output or (options.comfy / "output" if options.comfy else default_output())
     record = wait_for_place(output, options.comfy)
     prepare(record, options.comfy)
     from .backends.loading import set_model_folders

@@ -155,7 +155,7 @@ def test_the_whole_check_passes_with_a_made_up_prompt(bench, cfg):
     findings = whole(bench, cfg=cfg)
     print(findings)
     assert [finding.name for finding in findings][0] == "flow matching" and findings[-1].name == "stock loader"
-    assert len(findings) == 11 and refusal(findings) is None
+    assert len(findings) == 12 and refusal(findings) is None
 
 
 @each

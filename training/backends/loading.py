@@ -152,3 +152,9 @@ def set_model_folders(folders: dict[str, list[str]]) -> None:
         known = folder_paths.folder_names_and_paths.get(kind)
         extensions = known[1] if known else folder_paths.supported_pt_extensions
         folder_paths.folder_names_and_paths[kind] = (list(paths), extensions)
+
+
+def add_model_folder(kind: str, folder: Path) -> None:
+    """Look for models of this kind in one more folder, before the others."""
+    paths, extensions = folder_paths.folder_names_and_paths.get(kind, ([], folder_paths.supported_pt_extensions))
+    folder_paths.folder_names_and_paths[kind] = ([str(folder), *paths], extensions)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import lora
+from ..capacity import Fit, gib
 from ..config import Job, Origin, UpdateSettings
 from ..core.schedule import Schedule
 from ..experience import Experience
@@ -19,8 +20,9 @@ from ..optimiser import make_optimiser
 from ..rollout import rollout
 from ..selfcheck import Finding, Probe, examine, refusal, stirred, velocity
 from ..update import update
-from .comfy import ComfyPolicy, ModelVelocity, ready
+from .comfy import ComfyPolicy
 from .made_up import made_up_prompt, made_up_states
+from .velocity import ModelVelocity, ready
 
 SCHEDULE = Schedule((1.0, 0.75, 0.4, 0.0), "ddim", 0.7)
 GROUP = 2
@@ -47,7 +49,11 @@ def check_model(load: Callable[[], Any], setting: Setting) -> Iterator[Finding]:
     yield from findings
     if refusal(findings):
         return
-    yield from _update(policy, experience)
+    fit = policy.rows_that_fit(experience)
+    yield Finding("memory", bool(fit.rows), fit.message)
+    if not fit.rows:
+        return
+    yield from _update(policy, experience, fit)
     policy.set_weights(stirred(policy.weights()))
     trained, file = velocity(policy, probe), lora.save(policy.weights(), setting.job, {"run": "check", "version": 1})
     with policy.base():
@@ -81,22 +87,22 @@ def _rolled_out(patcher: Any, setting: Setting) -> Experience:
         cfg=setting.cfg,
         origin=Origin(),
         job=setting.job,
-        settings=UpdateSettings(updates=1, rows_per_call=1),
+        settings=UpdateSettings(updates=1),
         about={},
     )
 
 
-def _update(policy: ComfyPolicy, e: Experience) -> Iterator[Finding]:
-    """One real update in the model's own precision, a row at a time."""
+def _update(policy: ComfyPolicy, e: Experience, fit: Fit) -> Iterator[Finding]:
+    """One real update in the model's own precision, with as many rows a call as fit."""
     start = time.perf_counter()
-    with policy.prompts(e.conditioning, e.negative, e.cfg, [1, *e.states.shape[2:]]):
+    with policy.prompts(e.conditioning, e.negative, e.cfg, [fit.rows, *e.states.shape[2:]], memory=fit.beside_weights):
         metrics = update(policy, make_optimiser(policy, e.settings), e, seed=0)
-    seconds = time.perf_counter() - start
+    seconds, peak = time.perf_counter() - start, policy.peak_bytes()
     error = metrics["ratio_error_max"]
     yield Finding("ratio", error <= 1e-6, f"starts at 1 +- {error:.1e}, at most 1e-06", "the model computes differently with gradients")
     error = metrics["graph_velocity_error"]
     yield Finding("graph and trainer", error <= 0.2, f"velocities differ by {error:.1e}, at most 0.2")
-    yield Finding("update", metrics["grad_norm"] > 0, f"{seconds:.1f} s for {metrics['update_evaluations']} rows through the network, gradient norm {metrics['grad_norm']:.1e}")
+    yield Finding("update", metrics["grad_norm"] > 0, f"{seconds:.1f} s for {metrics['update_evaluations']} rows through the network" + (f", {gib(peak)} at most" if peak else ""))
 
 
 def _is_fp32(patcher: Any) -> bool:
