@@ -8,10 +8,9 @@ from stepwise_grpo.training.job import read_json
 
 PAGE = "docs/models.md"
 TEXT = (ROOT / PAGE).read_text("utf-8")
-SIZE = {
-    "model": "SD3.5 medium", "resolution": 512, "tokens": 1024, "weights_bf16_bytes": 5 * 2**30, "weights_fp8_bytes": 2.5 * 2**30,
-    "row_bytes": 300 * 2**20, "smallest_card_gib": 12, "smallest_card_streaming_gib": 6.25,
-}  # fmt: skip
+BF16 = {"weights": 5 * 2**30, "peak_of_one_row": 2**28, "card_gib": 12, "card_gib_streaming": 6}
+FP8 = {"weights": 2.5 * 2**30, "peak_of_one_row": 2**29, "card_gib": 8, "card_gib_streaming": None}
+SIZE_OF = {"models": {"SD3.5 Medium": {"parameters": 2_243_171_520, "text_tokens": 154, "512": {"bf16": BF16, "fp8": FP8}}}}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -47,8 +46,6 @@ def test_a_page_without_its_marks_is_not_written():
 
 
 def test_smallest_cards_are_shown_as_far_as_they_were_computed():
-    assert cards(None) == cards([]) == "Not computed yet."
-    assert cards([SIZE]).splitlines()[2] == "| SD3.5 medium | 512 | 1024 | 5 | 2.5 | 300 | 12 | 6.2 |"
-    part = {key: value for key, value in SIZE.items() if key not in ("weights_fp8_bytes", "smallest_card_streaming_gib")} | {"resolution": [416, 240]}
-    assert cards([part]).splitlines()[2] == "| SD3.5 medium | 416 x 240 | 1024 | 5 | - | 300 | 12 | - |"
-    assert cards([SIZE]) in updated(PAGE, TEXT, [SIZE])
+    assert cards(None) == "Not computed yet."
+    assert cards(SIZE_OF).splitlines()[2:] == ["| SD3.5 Medium | 2.2 B | 512 | 5 / 2.5 | 0.2 / 0.5 | 12 / 8 | 6 / - |"]
+    assert cards(SIZE_OF) in updated(PAGE, TEXT, SIZE_OF)

@@ -14,7 +14,7 @@ from ..training.job import read_json, write_whole
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {"docs/models.md": ("settings", "sources", "sizes"), "web/docs/StepwiseGRPO_RecommendedSettings.md": ("settings",)}
 SIZES = ROOT / "docs" / "model_sizes.json"
-GIB, MIB = 2**30, 2**20
+GIB = 2**30
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def updated(page: str, text: str, sizes: list[dict[str, Any]] | None) -> str:
+def updated(page: str, text: str, sizes: dict[str, Any] | None) -> str:
     """A page's text with its tables made anew; ``sizes`` is what docs/model_sizes.json holds, None where there is no such file."""
     tables = {"settings": settings(), "sources": sources(), "sizes": cards(sizes)}
     for name in PAGES[page]:
@@ -70,24 +70,20 @@ def sources() -> str:
     return "\n".join(lines)
 
 
-def cards(sizes: list[dict[str, Any]] | None) -> str:
-    """The smallest card for each model and size of picture, as far as it was computed."""
+def cards(sizes: dict[str, Any] | None) -> str:
+    """The smallest card for each model and picture or clip, as far as it was computed; two numbers are bf16 and fp8."""
     if not sizes:
         return "Not computed yet."
-    weights = ("weights bf16, GiB", "weights fp8, GiB")
-    head = ("model", "px", "tokens", *weights, "one row, MiB", "smallest card, GiB", "with weights streamed from RAM, GiB")
-    return table(head, [_card(size) for size in sizes])
+    head = ("model", "parameters", "picture or clip", "weights, GiB", "one row, GiB", "smallest card, GiB", "with weights streamed from RAM, GiB")
+    lines = [_card(name, model, key) for name, model in sizes["models"].items() for key, value in model.items() if isinstance(value, dict)]
+    return table(head, lines)
 
 
-def _card(size: dict[str, Any]) -> list[str]:
-    resolution = size["resolution"]
-    return [
-        size["model"],
-        shown(tuple(resolution)) if isinstance(resolution, list) else str(resolution),
-        shown(size.get("tokens")),
-        *(_in(size.get(key), unit) for key, unit in (("weights_bf16_bytes", GIB), ("weights_fp8_bytes", GIB), ("row_bytes", MIB))),
-        *(_in(size.get(key), 1) for key in ("smallest_card_gib", "smallest_card_streaming_gib")),
-    ]
+def _card(name: str, model: dict[str, Any], resolution: str) -> list[str]:
+    both = [model[resolution][precision] for precision in ("bf16", "fp8")]
+    pair = lambda key, unit: " / ".join(_in(entry[key], unit) for entry in both)
+    sizes = (("weights", GIB), ("peak_of_one_row", GIB), ("card_gib", 1), ("card_gib_streaming", 1))
+    return [name, f"{model['parameters'] / 1e9:.1f} B", resolution, *(pair(key, unit) for key, unit in sizes)]
 
 
 def _in(value: float | None, unit: int) -> str:
