@@ -1,6 +1,6 @@
 """``python training``: the trainer process. Leave it running beside ComfyUI; closing it loses nothing.
 
-A first word asks for something else: ``python training check --help`` and so on (COMMANDS).
+A first word in the line means another command; see COMMANDS at the end of the file.
 """
 
 import argparse

@@ -49,7 +49,7 @@ class Job:
     seed: int = 0
     """Seed of the LoRA's initial A."""
     start: dict[str, Any] | None = None
-    """The LoRA file that version 0 is, {"name" below ComfyUI's loras, "size", "sha256"}; None = version 0 is the base model."""
+    """The LoRA file that version 0 is, by name, size and digest; None = version 0 is the base model."""
     optimiser: str = "adamw"
     """A name of OPTIMISERS. Its state on disk has its own form, so a run keeps it."""
 
