@@ -16,10 +16,10 @@ import latent_preview
 import torch
 from torch import Tensor
 
-from ..training.backends.comfy import ModelVelocity, ready
 from ..training.backends.loading import check_flow_matching
 from ..training.backends.room import rows_of_rollout as rows_of_rollout  # for the nodes, which do not know ComfyUI's inside
 from ..training.backends.unmerged import LoRAForward
+from ..training.backends.velocity import ModelVelocity, ready
 from ..training.conditioning import TAG, checked
 from ..training.config import Origin, from_json, to_json
 from ..training.core.schedule import Schedule

@@ -7,12 +7,13 @@ import comfy.sd
 import folder_paths
 import safetensors.torch
 from comfy_api.latest import io
+from safetensors import SafetensorError
 
 from ..training.backends.lora_files import read_tensors
 from ..training.backends.unmerged import merging_rounds, read_factors, with_unmerged_lora
+from ..training.base import LORA_KIND, describe_file
 from ..training.config import Origin
 from ..training.job import RunFolder, all_runs, digest_of, retry_sharing
-from ..training.start import KIND, describe_start
 from . import convert, validate
 from .progress import Progress
 from .sockets import CATEGORY, advanced
@@ -55,11 +56,11 @@ class LiveLoRA(io.ComfyNode):
 
 
 def inputs() -> list[io.Input]:
-    starts = [NO_START, *folder_paths.get_filename_list(KIND)]
+    starts = [NO_START, *folder_paths.get_filename_list(LORA_KIND)]
     return [
-        io.Model.Input("model", tooltip="From Base Model or Demo Model."),
+        io.Model.Input("model", tooltip="From Base Model, Demo Model or a stock loader. Load LoRA nodes may stand before or behind this node."),
         io.String.Input("run_name", default="my_first_run", tooltip="The run whose LoRA to use: the same name as in GRPO LoRA Trainer. A run that has no version yet leaves the model as it is."),
-        io.Int.Input("version", default=NEWEST, min=NEWEST, max=999999, tooltip="-1 = the newest version, 0 = the model without LoRA, otherwise that version: all are kept."),
+        io.Int.Input("version", default=NEWEST, min=NEWEST, max=999999, tooltip="-1 = the newest version, 0 = the model without LoRA (or with start_from), otherwise that version: all are kept."),
         io.Float.Input("strength", default=1.0, min=-4.0, max=4.0, step=0.05, round=0.01, tooltip="Strength of the LoRA. Must be 1 for training; other values are for looking."),
         io.Boolean.Input("use_ema", default=False, tooltip="Use the averaged weights of a version, where the run keeps them (ema above 0). For looking, not for training."),
         io.Combo.Input("start_from", options=starts, default=NO_START, optional=True, tooltip="A LoRA to begin the run with instead of the bare model: it is version 0, and training goes on from it. Fixed for a run."),
@@ -89,10 +90,10 @@ def described(start_from: str) -> dict[str, Any] | None:
     """The LoRA file that version 0 is, as data, or None for the bare model."""
     if start_from == NO_START:
         return None
-    path = folder_paths.get_full_path(KIND, start_from)
+    path = folder_paths.get_full_path(LORA_KIND, start_from)
     if path is None:
         raise ValueError(f"start_from: the LoRA {start_from!r} is not in ComfyUI's loras folders; press R to refresh the list")
-    return describe_start(start_from, Path(path))
+    return describe_file(start_from, Path(path))
 
 
 def apply(model: Any, run: RunFolder, version: int, strength: float, use_ema: bool, start_from: str = NO_START, apply_as: str = "auto") -> tuple[Any, int, str]:
@@ -116,10 +117,11 @@ def apply(model: Any, run: RunFolder, version: int, strength: float, use_ema: bo
 
 def with_start(model: Any, name: str, strength: float, apply_as: str) -> tuple[Any, str]:
     """The model with the LoRA that the run starts from, which the trainer must be able to take up."""
-    tensors = read_tensors(Path(folder_paths.get_full_path_or_raise(KIND, name)))
+    path = Path(folder_paths.get_full_path_or_raise(LORA_KIND, name))
     try:
+        tensors = read_tensors(path)
         read_factors(model, tensors)
-    except ValueError as error:
+    except (ValueError, SafetensorError) as error:
         raise ValueError(f"start_from: a run cannot start from the LoRA {name!r}: {error}") from None
     return with_lora(model, tensors, strength, apply_as)
 

@@ -8,6 +8,7 @@ from comfy_api.latest import io, ui
 
 from ..training.base import DEMO
 from ..training.defaults import Row, alpha_for, describe, find, shown
+from .base_model import base_of
 from .convert import attached_base
 from .progress import Progress
 from .sockets import AUTO, CATEGORY
@@ -25,14 +26,14 @@ class RecommendedSettings(io.ComfyNode):
             category=CATEGORY,
             description="Starting values for fine-tuning this model, each with its source. Wire them into the scheduler, the latent and the sampler.",
             is_output_node=True,
-            inputs=[io.Model.Input("model", tooltip="The model you fine-tune, from Base Model or Demo Model.")],
+            inputs=[io.Model.Input("model", tooltip="The model you fine-tune, from Base Model, Demo Model or a stock loader.")],
             outputs=outputs(),
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
         )
 
     @classmethod
     def execute(cls, model: Any) -> io.NodeOutput:
-        row = row_of(model)
+        row = row_of(model, base_or_none(model, cls))
         note = describe(row)
         Progress(cls, 1).say(note)
         return io.NodeOutput(*values(model, row), note, ui=ui.PreviewText(note))
@@ -55,6 +56,14 @@ def outputs() -> list[io.Output]:
         io.Float.Output("eta", display_name="eta", tooltip="For Stepwise SDE Sampler; it belongs to law."),
         io.String.Output("note", display_name="note", tooltip="Every value with its source."),
     ]
+
+
+def base_or_none(model: Any, node: Any) -> dict[str, Any] | None:
+    """The base model as the MODEL or the graph tells it; None where neither does, for here only its name would be of use."""
+    try:
+        return base_of(model, node)
+    except ValueError:
+        return None
 
 
 def row_of(model: Any, base: Mapping[str, Any] | None = None) -> Row:
@@ -80,9 +89,8 @@ def own_shift(model: Any) -> float:
     return shift if hasattr(sampling, "multiplier") else math.exp(shift)
 
 
-def law_of(model: Any, law: str, eta: float) -> tuple[str, float]:
-    """Law and eta of the widgets; "auto" takes the law recommended for the model, and its eta where eta is -1."""
-    row = row_of(model)
+def law_of(row: Row, law: str, eta: float) -> tuple[str, float]:
+    """Law and eta of the widgets; "auto" takes the row's law, and its eta where eta is -1."""
     return (law, eta) if law != AUTO else (row.law, row.eta if eta == -1 else eta)
 
 

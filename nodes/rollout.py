@@ -45,8 +45,9 @@ class StepwiseSDESampler(io.ComfyNode):
     @classmethod
     def execute(cls, model: Any, positive: list, negative: list, latent_image: dict, sigmas: Any, group_size: int, cfg: float, law: str, eta: float, seed: int, floor_first: bool, rows_per_call: int) -> io.NodeOutput:
         convert.check_model(model)  # first: another kind of model has other sigmas, and their message would mislead
-        schedule = Schedule.of(sigmas.tolist(), *law_of(model, law, eta), floor_first)
-        trajectory = roll_out(cls, model, positive, negative, latent_image, schedule, group_size, cfg, seed, rows_per_call)
+        base = base_of(model, cls)
+        schedule = Schedule.of(sigmas.tolist(), *law_of(row_of(model, base), law, eta), floor_first)
+        trajectory = roll_out(cls, model, base, positive, negative, latent_image, schedule, group_size, cfg, seed, rows_per_call)
         return io.NodeOutput(trajectory, convert.to_latent(model, trajectory.states[-1]))
 
 
@@ -67,12 +68,12 @@ def inputs() -> list[io.Input]:
     ]
 
 
-def roll_out(node: Any, model: Any, positive: list, negative: list, latent: dict, schedule: Schedule, group_size: int, cfg: float, seed: int, rows_per_call: int) -> Trajectory:
+def roll_out(node: Any, model: Any, base: dict[str, Any], positive: list, negative: list, latent: dict, schedule: Schedule, group_size: int, cfg: float, seed: int, rows_per_call: int) -> Trajectory:
     """Check everything, say the cost, then sample."""
     if group_size < 2:
         raise ValueError(f"group_size must be at least 2, because the pictures of a group are compared with each other; got {group_size}")
     prompts, negative = convert.prompts_of(positive), checked(negative, "negative")
-    shape, base = convert.latent_shape(model, latent), base_of(model, node)
+    shape = convert.latent_shape(model, latent)
     calls = len(prompts) + (schedule.steps - 1) * len(prompts) * group_size
     progress = Progress(node, calls)
     progress.announce(f"{len(prompts)} prompts x {group_size} pictures x {schedule.steps} steps: {calls} network rows")

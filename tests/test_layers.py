@@ -12,7 +12,7 @@ PACK = "stepwise_grpo"
 COMFY = {"comfy", "comfy_api", "comfy_extras", "comfy_execution", "execution", "folder_paths", "latent_preview", "node_helpers", "nodes", "server"}
 KNOW_COMFY = {f"nodes/{name}.py" for name in ("convert", "base_model", "demo_model", "live_lora")}
 # Verbs and rewards the graph shares with the trainer, and the values and files that pass between the two.
-SHARED_WITH_NODES = ("core", "rollout", "preview", "rewards", "config", "job", "policy", "trajectory", "experience", "conditioning", "prompts", "base", "comfyui", "lora", "start", "defaults")
+SHARED_WITH_NODES = ("core", "rollout", "preview", "rewards", "config", "job", "policy", "trajectory", "experience", "conditioning", "prompts", "base", "comfyui", "lora", "defaults")
 FOLDERS = ("training", "nodes", "demo", "tools", "tests")
 FILES = sorted([*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))])
 

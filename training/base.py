@@ -10,23 +10,24 @@ LORA_KIND = "loras"  # ComfyUI's name for the folders of LoRA files
 MIB = 2**20
 
 
-class UnfitBase(ValueError):
-    """A base model that can never be trained as it is; the message says why."""
+class Unfit(ValueError):
+    """A base model, or settings for it, with which a run can never be trained; the message says why and names the remedy."""
 
 
 def describe(kind: str, name: str, path: Path, weight_dtype: str = "default") -> dict[str, Any]:
     """Kind and name of a file, its size in bytes and its digest: enough to notice another file under the same name."""
     # {"kind", "name", "size", "sha256"}, and "weight_dtype" unless it is "default"; "loras" lists describe_lora(...) where there are some
-    return {"kind": kind, **_file(name, path), **({} if weight_dtype == "default" else {"weight_dtype": weight_dtype})}
+    return {"kind": kind, **describe_file(name, path), **({} if weight_dtype == "default" else {"weight_dtype": weight_dtype})}
 
 
 def describe_lora(name: str, path: Path, strength: float) -> dict[str, Any]:
     """A LoRA that the graph has on the base model besides the trained one."""
     # {"name", "size", "sha256", "strength"}
-    return {**_file(name, path), "strength": float(strength)}
+    return {**describe_file(name, path), "strength": float(strength)}
 
 
-def _file(name: str, path: Path) -> dict[str, Any]:
+def describe_file(name: str, path: Path) -> dict[str, Any]:
+    """Name, size and digest of a file: enough to notice another one under the same name."""
     return {"name": name, "size": path.stat().st_size, "sha256": quick_digest(path)}
 
 
@@ -45,24 +46,25 @@ def quick_digest(path: Path) -> str:
 
 
 def refuse_gguf(name: str, path: Path) -> None:
-    """``UnfitBase`` for a GGUF file, whatever its name."""
+    """``Unfit`` for a GGUF file, whatever its name."""
     with open(path, "rb") as file:
         if path.suffix.lower() == ".gguf" or file.read(4) == b"GGUF":
-            raise UnfitBase(f"{name!r} is a GGUF file, whose weights cannot be trained on; take the model's .safetensors file (fp8 is about as small)")
+            raise Unfit(f"{name!r} is a GGUF file, whose weights cannot be trained on; take the model's .safetensors file (fp8 is about as small)")
 
 
 def check_same(base: dict[str, Any], find: Callable[[str, str], str | None]) -> None:
     """``ValueError`` unless every file that ``base`` describes is still the same. ``find(kind, name)``: the file's path or None."""
     if base["kind"] != "demo":
-        _check_file(f"the base model {base['name']!r}", base["kind"], base, find)
+        check_file(f"the base model {base['name']!r}", base["kind"], base, find)
     for lora in base.get("loras", ()):
-        _check_file(f"the LoRA {lora['name']!r} below the trained one", LORA_KIND, lora, find)
+        check_file(f"the LoRA {lora['name']!r} below the trained one", LORA_KIND, lora, find)
 
 
-def _check_file(what: str, kind: str, described: dict[str, Any], find: Callable[[str, str], str | None]) -> None:
+def check_file(what: str, kind: str, described: dict[str, Any], find: Callable[[str, str], str | None]) -> None:
+    """``ValueError`` unless the file ``described`` by ``describe_file`` is still the same."""
     path = find(kind, described["name"])
     if path is None or not Path(path).is_file():
         raise ValueError(f"{what} is no longer in ComfyUI's {kind!r} folders; put it back or start a new run")
-    found = _file(described["name"], Path(path))
+    found = describe_file(described["name"], Path(path))
     if found != {key: described.get(key) for key in found}:
         raise ValueError(f"{what} has changed since the run was started (another size or content); put the old file back or start a new run")

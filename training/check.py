@@ -4,7 +4,6 @@ Exit code 0: it can. 1: it must not be trained, and the table says why. 2: it co
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import Any
 
 from .comfyui import add_options, use_comfyui
 from .config import Job
+from .job import write_json
 from .lora import TARGETS
 from .selfcheck import Finding, refusal
 
@@ -22,16 +22,16 @@ MARKS = {True: "ok", False: "FAILED", None: "not measured"}
 def main(arguments: list[str]) -> None:
     """Whether a model can be trained, measured on the model."""
     options = parse(arguments)
-    use_comfyui(options)
+    use_comfyui(options, wait=False)
     try:
         findings = check(options)
-    except (ValueError, RuntimeError, OSError) as error:  # told in one sentence; nothing was changed
-        print(f"{options.model}: {error}", file=sys.stderr)
+        if options.json:
+            write_report(options.json, options.model, findings)
+    except Exception as error:  # an unusual network may fail in any way; nothing was changed
+        print(f"{options.model}: {error or type(error).__name__}", file=sys.stderr)
         raise SystemExit(2) from None
     reason = refusal(findings)
     print(f"\n{options.model}: " + (f"must not be trained. {reason}" if reason else "can be trained"))
-    if options.json:
-        write_report(options.json, options.model, findings)
     raise SystemExit(1 if reason else 0)
 
 
@@ -76,4 +76,4 @@ def loader(options: argparse.Namespace) -> tuple[str, Callable[[], Any]]:
 def write_report(path: Path, model: str, findings: list[Finding]) -> None:
     """{model, passed, findings} as JSON."""
     report = {"model": model, "passed": refusal(findings) is None, "findings": [asdict(finding) for finding in findings]}
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False), "utf-8")
+    write_json(path, report)

@@ -68,9 +68,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comfy", type=Path, help="ComfyUI's folder (default: as ComfyUI recorded it when it loaded this pack)")
 
 
-def use_comfyui(options: argparse.Namespace) -> Path:
-    """Make ``import comfy`` and its model folders those of the ComfyUI that ``options`` mean; its output folder."""
+def use_comfyui(options: argparse.Namespace, wait: bool = True) -> Path:
+    """Make ``import comfy`` and its model folders those of the ComfyUI that ``options`` mean; its output folder.
+
+    ``wait``: for ComfyUI's first start, where it has left no record yet.
+    """
     output = options.output or (options.comfy / "output" if options.comfy else default_output())
+    if not wait and options.comfy is None and read_place(output) is None:
+        raise SystemExit(f"ComfyUI has left no record in {output}: start it once with this pack installed, or say --comfy FOLDER")
     record = wait_for_place(output, options.comfy)
     prepare(record, options.comfy)
     from .backends.loading import set_model_folders

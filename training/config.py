@@ -6,6 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+_KINDS: dict[Any, tuple[tuple, str]] = {
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    float | None: ((int, float, type(None)), "a number or null"),
+    dict[str, Any]: ((dict,), "an object in braces"),
+    dict[str, Any] | None: ((dict, type(None)), "an object in braces or null"),
+}
+"""What JSON may give for a field, by the field's type."""
+
 
 def to_json(settings: Any) -> dict[str, Any]:
     """A plain dict of a settings object."""
@@ -20,7 +31,17 @@ def from_json(kind: type, data: dict[str, Any]) -> Any:
             close = difflib.get_close_matches(key, names, 1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
             raise ValueError(f"{kind.__name__} has no setting {key!r}{hint}")
+    for field in dataclasses.fields(kind):
+        if field.name in data:
+            _check_type(field.name, field.type, data[field.name])
     return kind(**data)
+
+
+def _check_type(name: str, wanted: Any, value: Any) -> None:
+    """``ValueError`` where JSON gave another kind of value; an int passes for a float."""
+    kinds, words = _KINDS[wanted]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not bool):
+        raise ValueError(f"{name} must be {words}; got {value!r}")
 
 
 def _need(condition: bool, message: str) -> None:

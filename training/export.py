@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     add_options(parser)
     options = parser.parse_args(arguments)
     try:
-        print(export(RunFolder(use_comfyui(options), options.run), options.version, options.format, options.ema, options.out))
+        print(export(RunFolder(use_comfyui(options, wait=False), options.run), options.version, options.format, options.ema, options.out))
     except (ValueError, OSError) as error:
         raise SystemExit(str(error)) from None
 
@@ -47,6 +47,8 @@ def export(run: RunFolder, version: int | None, format: str, ema: bool = False, 
     if about is None:
         raise ValueError(f"{file} was not written by this trainer")
     job = from_json(Job, json.loads(about)["job"])
+    if job.base["kind"] == "diffusers":
+        raise ValueError(f"run {run.name!r} was trained on a diffusers model: its versions load in ComfyUI, and {file.name} holds diffusers' own layers already")
     weights = load(data)
     sizes = {name.removesuffix(".lora_B.weight"): len(w) for name, w in weights.items() if name.endswith(".lora_B.weight")}
     tensors = renamed(weights, parts_of(skeleton(job.base), sizes), job.alpha / job.rank)

@@ -10,6 +10,7 @@ from torch import Tensor
 from . import lora
 from .config import Job, from_json
 from .experience import Experience, unpack
+from .faults import may_pass
 from .job import RunFolder, digest_of, retry_sharing
 from .live_run import Lesson, LiveRun, facts
 from .optimiser import follow_weights
@@ -17,7 +18,6 @@ from .selfcheck import probe_of
 from .update import RefusedExperience, choose_rows, update
 
 STALENESS_LIMIT = 2  # versions
-MAY_PASS = ("memory", "cuda", "cublas", "cudnn", "hip", "mps")  # words of faults that are the machine's, not the experience's
 
 
 class DroppedExperience(ValueError):
@@ -40,7 +40,7 @@ class GraphRun(LiveRun):
     def _learn(self, e: Experience, behaviour: dict[str, Tensor] | None, optimiser: torch.optim.Optimizer, say: Callable[[str], None]) -> Lesson:
         try:
             e, fit = choose_rows(self.policy, e)
-            self.prove(probe_of(e))
+            self.prove(probe_of(e, fit.beside_weights))
             say(fit.message)
             rows = e.settings.rows_per_call
             shape = [rows if e.cfg == 1 else 2 * rows, *e.states.shape[2:]]
@@ -48,7 +48,7 @@ class GraphRun(LiveRun):
                 follow_weights(optimiser)
                 metrics = update(self.policy, optimiser, e, seed=self.version, behaviour=behaviour)
         except (RuntimeError, AssertionError, IndexError, KeyError, TypeError) as error:
-            if any(word in str(error).lower() for word in MAY_PASS):
+            if may_pass(error):
                 raise
             raise RefusedExperience(f"the model cannot compute with it: {error}") from error
         memory = {"rows_per_call": rows, "memory_estimate_bytes": fit.estimate, "memory_peak_bytes": self.policy.peak_bytes()}

@@ -18,7 +18,9 @@ import torch
 from filelock import FileLock, Timeout
 
 from .config import to_json
+from .core.advantages import SCHEMES
 from .core.schedule import Schedule
+from .core.transitions import resolve_eta
 from .headless_settings import HeadlessSettings, read_settings
 from .heartbeat import Heartbeat
 from .iterate import Plan, iterate
@@ -32,7 +34,6 @@ from .run import report
 from .selfcheck import Probe
 from .stop import Stop
 from .trajectory import Credit, Prompt
-from .update import RefusedExperience
 
 log = logging.getLogger("stepwise_grpo")
 
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> None:
     try:
         path = parser.parse_args(arguments).config
         train(path.resolve().parent, read_settings(path), Stop())
-    except (ValueError, RefusedExperience) as error:
+    except (ValueError, OSError, torch.OutOfMemoryError) as error:  # RefusedExperience is a ValueError
         raise SystemExit(f"headless: {error}") from None
 
 
@@ -54,6 +55,7 @@ def train(here: Path, settings: HeadlessSettings, until: Callable[[], bool]) -> 
     from .backends.diffusers.loading import find
 
     source = find(here / settings.model, here / settings.components if settings.components else None, settings.architecture)
+    _check_names(settings)
     texts = _prompts(here / settings.prompts)
     reward = make_reward(settings.reward)
     folder, job = RunFolder(here / settings.output, settings.run), settings.job(source.base())
@@ -126,6 +128,14 @@ class Headless:
         (zero,) = self._peers.sum([credit.zero_variance_groups])
         about = {"seed": seed, "credit": credit.scheme, "zero_variance_groups": int(zero), "rollout_seconds": seconds}
         return {**facts(rewards, credit.schedule, self._plan.update, self._run.version), **about}
+
+
+def _check_names(settings: HeadlessSettings) -> None:
+    """``ValueError`` where law, eta or scheme mean nothing, before a model is loaded."""
+    resolve_eta(settings.law, settings.eta)
+    scheme = settings.preview_settings().scheme
+    if scheme not in SCHEMES:
+        raise ValueError(f"preview: scheme must be one of {', '.join(SCHEMES)}; got {scheme!r}")
 
 
 def _prompts(path: Path) -> list[str]:

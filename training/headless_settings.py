@@ -1,7 +1,7 @@
 """The configuration file of headless training as validated data. Standard library only."""
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,6 @@ from .config import Job, PreviewSettings, UpdateSettings, from_json
 from .job import check_run_name
 
 PRECISIONS = ("bfloat16", "float16", "float32")
-_KINDS: dict[Any, tuple[tuple, str]] = {
-    str: ((str,), "a text"),
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
-    float | None: ((int, float, type(None)), "a number or null"),
-    dict[str, Any]: ((dict,), "an object in braces"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +67,6 @@ class HeadlessSettings:
     """Settings of ``PreviewSettings``: scheme, substeps and so on."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _check_type(each.name, each.type, vars(self)[each.name])
         check_run_name(self.run)
         for name, build in {"lora": lambda: self.job({"kind": "diffusers"}), "update": self.update_settings, "preview": self.preview_settings}.items():
             try:
@@ -102,13 +93,6 @@ class HeadlessSettings:
 
     def preview_settings(self) -> PreviewSettings:
         return from_json(PreviewSettings, self.preview)
-
-
-def _check_type(name: str, wanted: Any, value: Any) -> None:
-    """``ValueError`` where JSON gave another kind of value; an int passes for a float."""
-    kinds, words = _KINDS[wanted]
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        raise ValueError(f"{name} must be {words}; got {value!r}")
 
 
 def read_settings(path: Path) -> HeadlessSettings:

@@ -12,8 +12,11 @@ import os
 import re
 import time
 import unicodedata
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
+
+from .config import Job
 
 FOLDER = "stepwise_grpo"
 _NAME = r"[\w][\w .+-]{0,62}[\w+-]|[\w]"
@@ -98,6 +101,7 @@ class RunFolder:
         if known is None:
             write_json(self.path / "job.json", job)
             return
+        known, job = ({**defaults_of_job(), **values} for values in (known, job))
         for key in sorted({*known, *job}):
             if known.get(key) != job.get(key):
                 if key == "base":
@@ -206,6 +210,11 @@ def _other_base(known: dict[str, Any], new: dict[str, Any]) -> str:
         return f"weight_dtype = {known.get('weight_dtype', 'default')}; this graph says {new.get('weight_dtype', 'default')}"
     before, now = (", ".join(f"{lora['name']!r} at {lora['strength']:g}" for lora in base.get("loras", ())) or "none" for base in (known, new))
     return f"other LoRAs on the base model: {before}; this graph has {now if now != before else 'the same, but a file has changed'}"
+
+
+def defaults_of_job() -> dict[str, Any]:
+    """What a job.json means that was written before a setting existed."""
+    return {field.name: field.default for field in fields(Job) if field.default is not MISSING}
 
 
 def all_runs(output: Path) -> list[RunFolder]:

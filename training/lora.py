@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from .base import Unfit
 from .config import Job
 from .metadata import metadata
 
@@ -34,28 +35,24 @@ TARGETS = {
 }
 
 
-class UnfitSettings(ValueError):
-    """Settings of a run that its base model cannot meet; the message names the widget and the remedy."""
-
-
 def target_layers(module: nn.Module, targets: str, pattern: str = "") -> list[str]:
     """Paths of the Linear layers that get a LoRA, sorted: those that ``pattern`` matches whole, without one those of the preset ``targets``."""
     if pattern:
         return _layers_by_pattern(module, pattern)
     if targets not in TARGETS:
-        raise UnfitSettings(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
+        raise Unfit(f"targets must be one of {', '.join(TARGETS)}; got {targets!r}")
     names = [name for name, layer in module.named_modules() if is_linear(layer) and re.fullmatch(TARGETS[targets], name)]
     if not names:
-        raise UnfitSettings(f"this model has no linear layer that the targets {targets!r} mean")
+        raise Unfit(f"this model has no linear layer that the targets {targets!r} mean")
     return sorted(names)
 
 
 def check_pattern(pattern: str) -> None:
-    """``UnfitSettings`` where the pattern is no regular expression."""
+    """``Unfit`` where the pattern is no regular expression."""
     try:
         re.fullmatch(pattern, "")
     except re.error as error:
-        raise UnfitSettings(f"target_pattern {pattern!r} is not a regular expression: {error}") from None
+        raise Unfit(f"target_pattern {pattern!r} is not a regular expression: {error}") from None
 
 
 def _layers_by_pattern(module: nn.Module, pattern: str) -> list[str]:
@@ -66,7 +63,7 @@ def _layers_by_pattern(module: nn.Module, pattern: str) -> list[str]:
         others = [name for name, _ in module.named_modules() if name and re.fullmatch(pattern, name)]
         found = f"matches no linear layer, only {', '.join(others[:2])}" if others else "matches no layer"
         examples = ", ".join(linear[:: max(1, len(linear) // 3)][:3])
-        raise UnfitSettings(f"target_pattern {pattern!r} {found} of this model. It must match whole paths of linear layers, such as {examples}")
+        raise Unfit(f"target_pattern {pattern!r} {found} of this model. It must match whole paths of linear layers, such as {examples}")
     return names
 
 

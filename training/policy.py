@@ -28,6 +28,10 @@ class Policy(Protocol):
     model_class: str
     """What kind of model it is, for the metadata of its versions."""
 
+    def prompts(self, prompts: list[list], negative: list, cfg: float, shape: list[int], rows_per_call: int = 0, memory: int = 0) -> Any:
+        """A context manager inside which ``velocity`` is defined. ``shape``: of the largest batch; ``memory``: bytes to leave beside the weights."""
+        ...
+
     def velocity(self, x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
         """v (N, ...) at states x (N, ...) and times t (N,) under the prompts of ``rows`` (N,): indices of prompts."""
         ...
@@ -66,6 +70,18 @@ class Policy(Protocol):
 
     def exact(self) -> Any:
         """A context manager inside which the network computes in fp32, whatever its precision is. No prompts are open."""
+        ...
+
+    def park(self) -> None:
+        """Leave the graphics card to others; the next ``prompts`` comes back."""
+        ...
+
+    def peak_bytes(self) -> int | None:
+        """The most memory in use since the last ``prompts`` began, where the device can tell."""
+        ...
+
+    def matched_keys(self, tensors: dict[str, Tensor]) -> tuple[int, int]:
+        """How many layers of a version file its loaders know, and of how many."""
         ...
 
     def training(self) -> Any:

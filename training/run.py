@@ -15,13 +15,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .base import UnfitBase
+from .base import Unfit
 from .config import Job
 from .experience import NewerFormat, UnreadableExperience
 from .graph_run import DroppedExperience, GraphRun, open_run
 from .heartbeat import Heartbeat
 from .job import FOLDER, RunFolder, all_runs, read_json
-from .lora import UnfitSettings
 from .update import RefusedExperience
 
 log = logging.getLogger("stepwise_grpo")
@@ -67,9 +66,9 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     """Train on an experience, or put it aside with the reason when it can never be trained on."""
     try:
         trainer.take(folder, path)
-    except UnfitSettings as error:
-        set_aside(folder, path, "rejected", UnfitSettings(f"{error}. Then choose another run_name: this run keeps its settings"))
-    except (RefusedExperience, UnreadableExperience, NewerFormat, UnfitBase) as error:
+    except Unfit as error:
+        set_aside(folder, path, "rejected", Unfit(f"{error}. Then choose another run_name: this run keeps its settings"))
+    except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
         set_aside(folder, path, "rejected", error)
     except DroppedExperience as error:
         set_aside(folder, path, "dropped", error)

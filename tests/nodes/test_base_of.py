@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from stepwise_grpo.tests.nodes.graphs import FLOW
-from stepwise_grpo.training.base import UnfitBase, describe, describe_lora
+from stepwise_grpo.training.base import Unfit, describe, describe_lora
 from stepwise_grpo.training.config import Origin
 
 pytestmark = pytest.mark.usefixtures("comfy")
@@ -118,7 +118,7 @@ def test_what_base_model_wrote_is_enough_without_other_patches_and_not_with_them
 
 def test_a_gguf_file_behind_a_loader_is_refused(plain, files):
     (files / "m.gguf").write_bytes(b"GGUF")
-    with pytest.raises(UnfitBase, match="'m.gguf' is a GGUF file"):
+    with pytest.raises(Unfit, match="'m.gguf' is a GGUF file"):
         base_of(plain, loader=("UNETLoader", {"unet_name": "m.gguf", "weight_dtype": "default"}))
     with pytest.raises(ValueError, match="loads a GGUF file"):
         base_of(plain, loader=("UnetLoaderGGUF", {"unet_name": "m.gguf"}))
@@ -190,5 +190,5 @@ def test_another_sampling_does_not_hide_a_model_of_another_kind(kind, comfy):
     config.set_inference_dtype(torch.float32, None)
     model = resampled(comfy.model_patcher.ModelPatcher(config.get_model({}), torch.device("cpu"), torch.device("cpu")), "ModelSamplingSD3", shift=3.0)
     model.object_patches["model_sampling"].noise_scale = 1.0
-    with pytest.raises(UnfitBase, match="not flow matching|noise scale"):
+    with pytest.raises(Unfit, match="not flow matching|noise scale"):
         check_model(model)

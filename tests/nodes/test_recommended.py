@@ -85,11 +85,11 @@ def test_an_unknown_architectures_shift_is_the_models_own(model):
 
 @pytest.mark.parametrize("model", ["flux"], indirect=True)
 def test_the_law_auto_is_the_models_and_any_other_stays(model):
-    from stepwise_grpo.nodes.recommended import law_of
+    from stepwise_grpo.nodes.recommended import law_of, row_of
 
-    assert law_of(model, "auto", -1.0) == ("flow", 0.9)
-    assert law_of(model, "auto", 0.4) == ("flow", 0.4)
-    assert law_of(model, "ddim", -1.0) == ("ddim", -1.0)
+    assert law_of(row_of(model), "auto", -1.0) == ("flow", 0.9)
+    assert law_of(row_of(model), "auto", 0.4) == ("flow", 0.4)
+    assert law_of(row_of(model), "ddim", -1.0) == ("ddim", -1.0)
 
 
 @pytest.mark.usefixtures("comfy")

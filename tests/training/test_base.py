@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwise_grpo.training.base import DEMO, UnfitBase, check_same, describe, describe_lora, quick_digest, refuse_gguf
+from stepwise_grpo.training.base import DEMO, Unfit, check_same, describe, describe_lora, quick_digest, refuse_gguf
 
 MIB = 2**20
 
@@ -99,7 +99,7 @@ def test_the_file_that_changed_or_is_gone_is_named(key, what, files):
 @pytest.mark.parametrize("name, start", [("model.gguf", b"\0\0\0\0"), ("model.GGUF", b""), ("model.safetensors", b"GGUF\3\0\0\0")])
 def test_a_gguf_file_is_refused_whatever_its_name(name, start, tmp_path):
     (tmp_path / name).write_bytes(start)
-    with pytest.raises(UnfitBase, match=f"'{name}' is a GGUF file.*take the model's .safetensors file"):
+    with pytest.raises(Unfit, match=f"'{name}' is a GGUF file.*take the model's .safetensors file"):
         refuse_gguf(name, tmp_path / name)
 
 

@@ -95,3 +95,20 @@ def test_a_model_whose_prompts_are_unknown_is_told_what_to_do_instead(bench, run
     monkeypatch.setattr(made_up, "TEXT_ENCODERS", {})
     code, _, err = run(bench.file().name)
     assert code == 2 and "Start a run with it in ComfyUI" in err
+
+
+def test_without_comfyuis_record_it_says_what_to_do_and_does_not_wait(tmp_path):
+    with pytest.raises(SystemExit, match="start it once with this pack installed, or say --comfy FOLDER"):
+        check.main(["model.safetensors", "--output", str(tmp_path)])
+
+
+def test_a_model_that_refuses_the_update_is_a_finding(bench, run, monkeypatch):
+    from stepwise_grpo.training.backends import whole_check
+    from stepwise_grpo.training.update import RefusedExperience
+
+    def refused(*args, **kwargs):
+        raise RefusedExperience("the gradient is NaN or infinite; nothing was changed")
+
+    monkeypatch.setattr(whole_check, "update", refused)
+    code, out, _ = run(bench.file().name)
+    assert code == 1 and "must not be trained. update: the gradient is NaN" in out

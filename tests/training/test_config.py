@@ -113,3 +113,26 @@ def test_a_value_out_of_range_is_refused_by_its_name(kind, name, value):
 )
 def test_the_ends_of_the_ranges_are_allowed(kind, values):
     kind(**values)
+
+
+@pytest.mark.parametrize(
+    "kind, data, words",
+    [
+        (Job, {"base": DEMO, "rank": 16.5}, "rank must be a whole number; got 16.5"),
+        (Job, {"base": DEMO, "pattern": 5}, "pattern must be a text; got 5"),
+        (Job, {"base": DEMO, "seed": True}, "seed must be a whole number; got True"),
+        (Job, {"base": DEMO, "start": "x"}, "start must be an object in braces or null"),
+        (Job, {"base": []}, "base must be an object in braces"),
+        (UpdateSettings, {"updates": 2.5}, "updates must be a whole number; got 2.5"),
+        (UpdateSettings, {"share_gpu": "no"}, "share_gpu must be true or false; got 'no'"),
+        (UpdateSettings, {"clip": None}, "clip must be a number; got None"),
+        (PreviewSettings, {"rows_per_call": 2.5}, "rows_per_call must be a whole number"),
+    ],
+)
+def test_json_of_another_kind_is_an_error_that_names_the_setting(kind, data, words):
+    with pytest.raises(ValueError, match=words):
+        from_json(kind, data)
+
+
+def test_a_whole_number_passes_for_a_number():
+    assert from_json(UpdateSettings, {"max_grad_norm": 1}).max_grad_norm == 1

@@ -124,7 +124,8 @@ def test_a_job_is_written_once_and_a_later_change_names_the_widget(tmp_path):
     for change, key in (
         ({**settings, "rank": 8}, "rank"),
         ({**settings, "targets": "all"}, "targets"),
-        ({"base": {"kind": "demo"}, "rank": 16}, "alpha"),
+        ({**settings, "alpha": 8.0}, "alpha"),
+        ({"base": {"kind": "demo"}, "rank": 16, "alpha": 8.0}, "alpha"),
     ):
         with pytest.raises(ValueError, match=rf"run 'r' was started with {key} = .*; this graph says .*Set {key} back, or choose another run name"):
             folder.agree_on_job(change)
@@ -253,3 +254,12 @@ def test_all_runs_are_folders_with_a_usable_name(tmp_path):
         (tmp_path / "stepwise_grpo" / name).mkdir(parents=True)
     write_json(tmp_path / "stepwise_grpo" / "trainer.json", {})
     assert [run.name for run in all_runs(tmp_path)] == ["a", "b"]
+
+
+def test_a_run_from_before_a_setting_existed_goes_on_at_its_default(tmp_path):
+    folder = RunFolder(tmp_path, "r")
+    old = {"base": {"kind": "demo"}, "rank": 16, "alpha": 32.0}
+    folder.agree_on_job(old)
+    folder.agree_on_job({**old, "optimiser": "adamw", "start": None, "pattern": ""})
+    with pytest.raises(ValueError, match="was started with optimiser = 'adamw'; this graph says 'adamw8bit'"):
+        folder.agree_on_job({**old, "optimiser": "adamw8bit"})

@@ -343,7 +343,7 @@ def test_a_lora_that_comfyuis_loader_would_not_know_is_never_written(folder):
             return 1, 2
 
     run, path = opened(folder, Unknown(JOB)), queue(folder, 0)
-    with pytest.raises(RefusedExperience, match="keys: 1 of 2 layers recognised by ComfyUI's loader"):
+    with pytest.raises(RefusedExperience, match="keys: 1 of 2 layers of a version file are known to its loaders"):
         train(run, path)
     run._proven = True  # a version is never written without looking again
     with pytest.raises(RefusedExperience, match="would recognise only 1 of 2 layers"):

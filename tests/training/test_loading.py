@@ -14,7 +14,7 @@ import torch
 
 from stepwise_grpo.tests.bench import Bench
 from stepwise_grpo.training import lora
-from stepwise_grpo.training.base import UnfitBase, describe, describe_lora
+from stepwise_grpo.training.base import Unfit, describe, describe_lora
 from stepwise_grpo.training.config import Job
 
 LAYER = "joint_blocks.0.x_block.attn.qkv"  # 128 -> 384
@@ -91,21 +91,21 @@ def test_the_fast_product_of_fp8_is_for_the_graph_alone(bench, loading):
 
 
 def test_a_precision_that_does_not_exist_is_refused_with_the_known_ones(bench, loading):
-    with pytest.raises(UnfitBase, match="weight_dtype must be one of default, fp8_e4m3fn, .*; got 'int3'"):
+    with pytest.raises(Unfit, match="weight_dtype must be one of default, fp8_e4m3fn, .*; got 'int3'"):
         loading.load_model("diffusion_models", bench.file().name, "int3")
 
 
 def test_a_type_that_the_device_cannot_hold_is_refused_and_those_it_can_are_not(loading):
     for name in ("fp8_e4m3fn", "fp8_e5m2"):
         loading.check_dtype(loading.DTYPES[name]["dtype"], torch.device("cpu"))
-    with pytest.raises(UnfitBase, match=r"this device \(cpu\) cannot work with float4_e2m1fn_x2; choose another weight_dtype"):
+    with pytest.raises(Unfit, match=r"this device \(cpu\) cannot work with float4_e2m1fn_x2; choose another weight_dtype"):
         loading.check_dtype(torch.float4_e2m1fn_x2, torch.device("cpu"))  # as fp8 on an Apple GPU: no such cast
 
 
 def test_the_check_comes_before_the_file_is_loaded(bench, loading, monkeypatch):
     monkeypatch.setitem(loading.DTYPES, "fp4", {"dtype": torch.float4_e2m1fn_x2})
     monkeypatch.setattr(loading, "_load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(UnfitBase, match="choose another weight_dtype"):
+    with pytest.raises(Unfit, match="choose another weight_dtype"):
         loading.load_base(describe("diffusion_models", bench.file().name, bench.file(), "fp4"))
 
 
@@ -138,7 +138,7 @@ def test_the_trained_lora_lies_on_them_and_its_file_says_so_alone(bench, loading
 
 def test_a_lora_of_another_model_is_refused_by_name(bench, loading, models):
     path = lora_file(models, "flux style.safetensors", {f"transformer.single_transformer_blocks.0.attn.to_q.lora_{x}.weight": torch.zeros(2, 2) for x in "AB"})
-    with pytest.raises(UnfitBase, match=r"the LoRA 'flux style.safetensors' does not fit this model \(SD3\): none of its layers exist there, or not in that size; take it out"):
+    with pytest.raises(Unfit, match=r"the LoRA 'flux style.safetensors' does not fit this model \(SD3\): none of its layers exist there, or not in that size; take it out"):
         bench.backend.open_policy(Job(base=base_with(bench, (path, 1.0)), rank=4))
 
 
@@ -146,7 +146,7 @@ def test_a_lora_of_another_model_is_refused_by_name(bench, loading, models):
 def test_a_lora_that_fits_only_in_part_is_refused_with_the_count(style, bench, loading, models):
     layers = (LAYER, LAYER.replace("0", "1"), LAYER.replace("0", "7"))
     path = lora_file(models, f"larger {style}.safetensors", tensors_of_lora(style, layers))
-    with pytest.raises(UnfitBase, match=rf"'larger {style}.safetensors' fits this model \(SD3\) only in 2 of 3 layers, not in .*blocks.7"):
+    with pytest.raises(Unfit, match=rf"'larger {style}.safetensors' fits this model \(SD3\) only in 2 of 3 layers, not in .*blocks.7"):
         bench.backend.open_policy(Job(base=base_with(bench, (path, 1.0)), rank=4))
 
 
@@ -154,7 +154,7 @@ def test_a_lora_for_another_size_of_the_same_kind_of_model_is_refused(bench, loa
     """Its layers have the same names; ComfyUI logs an error for each and leaves the weight as it is."""
     tensors = {name: tensor[:, :64].contiguous() if "lora_A" in name else tensor for name, tensor in tensors_of_lora().items()}
     path = lora_file(models, "small.safetensors", tensors)
-    with pytest.raises(UnfitBase, match=r"the LoRA 'small.safetensors' does not fit this model \(SD3\): none of its layers exist there, or not in that size"):
+    with pytest.raises(Unfit, match=r"the LoRA 'small.safetensors' does not fit this model \(SD3\): none of its layers exist there, or not in that size"):
         bench.backend.open_policy(Job(base=base_with(bench, (path, 1.0)), rank=4))
 
 
@@ -166,7 +166,7 @@ def test_layers_of_text_encoders_in_a_lora_file_do_not_count(bench, loading, mod
 
 
 def test_a_file_that_is_no_lora_is_refused(bench, loading):
-    with pytest.raises(UnfitBase, match="does not fit this model"):
+    with pytest.raises(Unfit, match="does not fit this model"):
         bench.backend.open_policy(Job(base=base_with(bench, (bench.file(), 1.0)), rank=4))
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_is_no_lora_is_refused(bench, loading):
 def test_a_model_with_missing_weights_is_refused_with_some_of_their_names(kind, level, bench, loading, caplog):
     gone = [f"{LAYER}.weight", f"{LAYER}.bias", "final_layer.linear.weight", "final_layer.linear.bias"]
     path = changed(bench, f"torn {kind} {level}.safetensors", lambda t: {"model.diffusion_model." * (kind == "checkpoints") + k: v for k, v in without(*gone)(t).items()})
-    with caplog.at_level(level), pytest.raises(UnfitBase, match=rf"'{path.name}' is not whole: 4 weights are missing \(.*\.weight.*\), which ComfyUI would leave random") as caught:
+    with caplog.at_level(level), pytest.raises(Unfit, match=rf"'{path.name}' is not whole: 4 weights are missing \(.*\.weight.*\), which ComfyUI would leave random") as caught:
         bench.backend.open_policy(Job(base=describe(kind, path.name, path)))
     assert sum(name in str(caught.value) for name in gone) == 3
 
@@ -192,13 +192,13 @@ def test_a_whole_model_is_taken_as_a_checkpoint_too_and_more_weights_than_needed
 def test_a_file_that_was_cut_off_is_refused(bench, loading):
     path = bench.folder / "cut.safetensors"
     path.write_bytes(bench.file().read_bytes()[:-1000])
-    with pytest.raises(UnfitBase, match="ComfyUI cannot load 'cut.safetensors', which is damaged .*download it again"):
+    with pytest.raises(Unfit, match="ComfyUI cannot load 'cut.safetensors', which is damaged .*download it again"):
         bench.backend.open_policy(Job(base=describe("diffusion_models", path.name, path)))
 
 
 def test_weights_of_other_shapes_are_refused(bench, loading):
     path = changed(bench, "shapes.safetensors", lambda t: {**t, f"{LAYER}.weight": torch.zeros(384, 64)})
-    with pytest.raises(UnfitBase, match="ComfyUI cannot load 'shapes.safetensors', .*size mismatch for joint_blocks.0.x_block.attn.qkv.weight"):
+    with pytest.raises(Unfit, match="ComfyUI cannot load 'shapes.safetensors', .*size mismatch for joint_blocks.0.x_block.attn.qkv.weight"):
         bench.backend.open_policy(Job(base=describe("diffusion_models", path.name, path)))
 
 
@@ -224,7 +224,7 @@ def test_loading_leaves_comfyui_as_it_was(bench, loading):
 def test_a_gguf_file_is_refused_by_the_trainer(loading, models, bench):
     path = models / "renamed.safetensors"
     path.write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(UnfitBase, match="'renamed.safetensors' is a GGUF file"):
+    with pytest.raises(Unfit, match="'renamed.safetensors' is a GGUF file"):
         bench.backend.open_policy(replace(bench.job(), base=describe("diffusion_models", path.name, path)))
 
 
@@ -249,5 +249,5 @@ def test_cosmos_and_hidream_o1_are_refused_by_name_with_the_reason(kind, bench, 
     config.set_inference_dtype(torch.float32, None)
     model = config.get_model({})
     assert type(model).__name__ == name
-    with pytest.raises(UnfitBase, match=says):
+    with pytest.raises(Unfit, match=says):
         bench.backend.check_flow_matching(comfy.model_patcher.ModelPatcher(model, torch.device("cpu"), torch.device("cpu")))

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from stepwise_grpo.tests.analytic import JOB, AnalyticPolicy, packed, plan
 from stepwise_grpo.training import heartbeat, job, live_run, run
-from stepwise_grpo.training.base import UnfitBase
+from stepwise_grpo.training.base import Unfit
 from stepwise_grpo.training.config import Origin, to_json
 from stepwise_grpo.training.experience import FORMAT, KEY
 from stepwise_grpo.training.graph_run import GraphRun
@@ -196,7 +196,7 @@ def test_a_base_model_that_can_never_be_trained_is_told_to_the_graph_at_once(tmp
     unfit, good = new_run(tmp_path, "unfit", GONE), new_run(tmp_path, "good")
     id = queue(unfit, 0, GONE)
     queue(good)
-    with trainer(tmp_path, open_or_fail(UnfitBase("'gone.safetensors' is not whole"))):
+    with trainer(tmp_path, open_or_fail(Unfit("'gone.safetensors' is not whole"))):
         wait(empty(unfit, good))
     assert unfit.fate(id) == {"rejected": "'gone.safetensors' is not whole"} and good.latest()["version"] == 1
     assert len(list(unfit.rejected.glob("*.safetensors"))) == 1  # nothing is lost

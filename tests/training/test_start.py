@@ -12,13 +12,12 @@ from torch import Tensor
 
 from stepwise_grpo.tests.bench import Bench
 from stepwise_grpo.training import lora
+from stepwise_grpo.training.base import Unfit, describe_file
 from stepwise_grpo.training.config import Origin, UpdateSettings, to_json
 from stepwise_grpo.training.experience import pack
 from stepwise_grpo.training.graph_run import GraphRun
 from stepwise_grpo.training.job import RunFolder
-from stepwise_grpo.training.lora import UnfitSettings
 from stepwise_grpo.training.preview import credit_of
-from stepwise_grpo.training.start import describe_start
 from stepwise_grpo.training.trajectory import Prompt, Trajectory
 
 sd3 = pytest.mark.parametrize("bench", ["sd3"], indirect=True)
@@ -77,7 +76,7 @@ def file_like(bench: Bench, program: str, rank: int = 4) -> dict[str, Tensor]:
 
 
 def job(bench: Bench, path: Path, **settings: Any) -> Any:
-    return replace(bench.job(), rank=RANK, start=describe_start(path.name, path), **settings)
+    return replace(bench.job(), rank=RANK, start=describe_file(path.name, path), **settings)
 
 
 def write(folder: Path, tensors: dict[str, Tensor], name: str = "a style é.safetensors") -> Path:
@@ -190,7 +189,7 @@ UNFIT = {
 def test_what_cannot_be_continued_is_refused_with_the_remedy(bench, loras, case):
     spoil, settings, says = UNFIT[case]
     path = write(loras, spoil(file_like(bench, "kohya")))
-    with pytest.raises(UnfitSettings, match=f"(?s)start_from: this run cannot start from the LoRA 'a style é.safetensors'.*{says}"):
+    with pytest.raises(Unfit, match=f"(?s)start_from: this run cannot start from the LoRA 'a style é.safetensors'.*{says}"):
         opened(bench, replace(job(bench, path), **settings))
 
 
@@ -209,7 +208,7 @@ def test_a_file_that_is_gone_or_another_is_refused(bench, loras):
     its_job = job(bench, path)
     opened(bench, its_job)
     write(loras, {name: w for name, w in tensors.items() if "joint_blocks_0" in name})
-    with pytest.raises(ValueError, match="the LoRA 'a style é.safetensors' that this run started from has changed since then"):
+    with pytest.raises(ValueError, match="the LoRA 'a style é.safetensors' that this run started from has changed since the run was started"):
         opened(bench, its_job)
     path.unlink()
     with pytest.raises(ValueError, match="that this run started from is no longer in ComfyUI's 'loras' folders"):

@@ -32,24 +32,24 @@ def test_a_pattern_takes_the_presets_place(network):
 
 
 def test_a_pattern_must_match_the_whole_path(network):
-    with pytest.raises(lora.UnfitSettings, match="target_pattern 'attn' matches no layer of this model"):
+    with pytest.raises(lora.Unfit, match="target_pattern 'attn' matches no layer of this model"):
         lora.target_layers(network, "all", "attn")
-    with pytest.raises(lora.UnfitSettings, match="matches no layer"):
+    with pytest.raises(lora.Unfit, match="matches no layer"):
         lora.target_layers(network, "all", r"blocks\.1\.attn\.pro")
 
 
 def test_the_error_shows_layers_that_could_be_meant(network):
-    with pytest.raises(lora.UnfitSettings, match=r"such as blocks\.0\.attn\.proj, blocks\.\S+, blocks\.\S+$"):
+    with pytest.raises(lora.Unfit, match=r"such as blocks\.0\.attn\.proj, blocks\.\S+, blocks\.\S+$"):
         lora.target_layers(network, "all", "nothing")
 
 
 def test_what_is_not_linear_gets_none(network):
-    with pytest.raises(lora.UnfitSettings, match=r"target_pattern '.*norm' matches no linear layer, only blocks.0.norm, blocks.1.norm of this model"):
+    with pytest.raises(lora.Unfit, match=r"target_pattern '.*norm' matches no linear layer, only blocks.0.norm, blocks.1.norm of this model"):
         lora.target_layers(network, "all", ".*norm")
 
 
 def test_what_is_no_regular_expression_is_refused_by_the_widgets_name(network):
-    with pytest.raises(lora.UnfitSettings, match=r"target_pattern 'blocks\(' is not a regular expression"):
+    with pytest.raises(lora.Unfit, match=r"target_pattern 'blocks\(' is not a regular expression"):
         lora.target_layers(network, "all", "blocks(")
 
 
@@ -63,7 +63,7 @@ def test_an_iteration_whose_settings_do_not_fit_the_model_is_rejected_at_once(tm
     from stepwise_grpo.tests.analytic import AnalyticPolicy
 
     def refuses(job):
-        raise lora.UnfitSettings("target_pattern 'x' matches no layer of this model")
+        raise lora.Unfit("target_pattern 'x' matches no layer of this model")
 
     folder = RunFolder(tmp_path, "r")
     folder.agree_on_job(to_json(JOB))

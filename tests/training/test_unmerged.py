@@ -100,23 +100,30 @@ def test_the_sampler_takes_it_and_nothing_else_on_a_layer(bench):
 
 
 @sd3_and_flux
-def test_another_lora_below_or_above_it_is_still_refused(bench):
-    from stepwise_grpo.nodes.convert import check_model, mark_origin
-    from stepwise_grpo.training.config import Origin
+def test_another_lora_below_or_above_it_is_seen_for_itself(bench):
+    from stepwise_grpo.nodes.convert import check_model, foreign_patches
 
+    only = foreign_patches(bench.stock(bench.patcher(), bench.policy(seed=1)))
     for stack in (
         lambda base: unmerged(bench.stock(base, bench.policy(seed=1)), bench.policy()),
         lambda base: bench.stock(unmerged(base, bench.policy()), bench.policy(seed=1)),
     ):
-        base = bench.patcher()
-        live = stack(base)
-        with pytest.raises(ValueError, match="another weight patch besides Live LoRA's"):
-            check_model(live)
-    base = bench.stock(bench.patcher(), bench.policy(seed=1))
-    live = unmerged(base, bench.policy())
-    mark_origin(base, live, Origin(run="r", version=1))
-    with pytest.raises(ValueError, match="another weight patch besides Live LoRA's"):
+        live = stack(bench.patcher())
         check_model(live)
+        assert only and foreign_patches(live).keys() == only.keys()
+    assert not foreign_patches(unmerged(bench.patcher(), bench.policy()))
+
+
+@sd3_and_flux
+def test_its_tensors_leave_the_graphics_card_with_the_model(bench, monkeypatch):
+    from stepwise_grpo.training.backends import unmerged as module
+
+    live, left = unmerged(bench.patcher(), bench.policy()), []
+    monkeypatch.setattr(module.LoRAForward, "leave", lambda self: left.append(self))
+    with bench.backend.ready(live, list(bench.x.shape)):
+        assert not left
+    live.detach()
+    assert len(left) == bench.architecture.linear
 
 
 @pytest.mark.parametrize("bench", ["sd3"], indirect=True)

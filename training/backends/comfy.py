@@ -11,6 +11,7 @@ from .loading import check_flow_matching, class_of, load_base
 
 import comfy.lora
 import comfy.model_management
+import comfy.model_patcher
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from ..capacity import Fit
 from ..conditioning import longest, signature
 from ..config import Job
 from ..experience import Experience
+from ..faults import out_of_memory
 from .estimate import RowCost, estimate, measure, twin_of
 from .gradients import Switch, prepare_gradients
 from .lora_files import start_weights
@@ -47,6 +49,7 @@ class ComfyPolicy(TrainableLoRA):
         lora.inject(self._module, job)
         follow_layers(patcher)
         self._parameters = lora.tensors(self._module)
+        self.has_experts = any("moe" in type(module).__name__.lower() for module in self._module.modules())
         self._velocity: ModelVelocity | None = None
         self._costs: dict[Any, RowCost] = {}
         self._start = start_weights(job, self._parameters, self._key_map, shapes) if job.start else None
@@ -85,7 +88,12 @@ class ComfyPolicy(TrainableLoRA):
     def rows_that_fit(self, experience: Experience) -> Fit:
         """How many rows of this experience one call takes on this policy's device. 0 where not even one fits; the message says why."""
         self.set_checkpointing(experience.settings.checkpointing)
-        cost = self.row_cost(list(experience.states.shape[2:]), longest(experience.conditioning), experience.negative, experience.cfg)
+        try:
+            cost = self.row_cost(list(experience.states.shape[2:]), longest(experience.conditioning), experience.negative, experience.cfg)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            return Fit(0, 0, "one row of this update does not fit into the memory here. Try: make the pictures smaller; take the model in fp8")
         return fit_of(self.patcher, self.parameters(), self.job, cost, experience, self._checkpointing.on)
 
     def row_cost(self, shape: list[int], prompt: list, negative: list, cfg: float) -> RowCost:
@@ -165,6 +173,8 @@ class ComfyPolicy(TrainableLoRA):
             yield
         finally:
             self.patcher = own
+            for module in self._module.modules():  # marks of the cast, which a later load in parts would take for its own
+                comfy.model_patcher.wipe_lowvram_weight(module)
 
     def matched_keys(self, tensors: dict[str, Tensor]) -> tuple[int, int]:
         """How many of a version file's layers ComfyUI's own loader recognises, and of how many."""

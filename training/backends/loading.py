@@ -19,7 +19,7 @@ import folder_paths
 import torch
 from safetensors import SafetensorError
 
-from ..base import UnfitBase, check_same, refuse_gguf
+from ..base import Unfit, check_same, refuse_gguf
 from .stacking import put_loras
 
 DTYPES: dict[str, dict[str, Any]] = {
@@ -42,12 +42,12 @@ def check_flow_matching(patcher: Any) -> None:
     sampling, name = patcher.get_model_object("model_sampling"), type(patcher.model).__name__
     image_to_image = getattr(comfy.model_sampling, "IMG_TO_IMG_FLOW", ())
     if not isinstance(sampling, comfy.model_sampling.CONST) or isinstance(sampling, image_to_image):
-        raise UnfitBase(f"this model is not flow matching ({name}): Stepwise GRPO needs a flow model such as {SUCH_AS}")
+        raise Unfit(f"this model is not flow matching ({name}): Stepwise GRPO needs a flow model such as {SUCH_AS}")
     if abs(float(sampling.sigma_max) - 1) > 1e-3:
-        raise UnfitBase(f"the noise levels of this model ({name}) end at {float(sampling.sigma_max):g} instead of 1; it is another kind of flow and cannot be trained")
+        raise Unfit(f"the noise levels of this model ({name}) end at {float(sampling.sigma_max):g} instead of 1; it is another kind of flow and cannot be trained")
     noise, clean, t = torch.tensor([[2.0]]), torch.tensor([[3.0]]), torch.tensor([0.25])
     if not torch.allclose(sampling.noise_scaling(t, noise, clean).float(), torch.tensor([[2.75]])):
-        raise UnfitBase(f"this model ({name}) mixes noise and picture in its own way (noise scale), which the transition laws do not cover")
+        raise Unfit(f"this model ({name}) mixes noise and picture in its own way (noise scale), which the transition laws do not cover")
 
 
 def class_of(model: Any) -> str:
@@ -65,7 +65,7 @@ def find_base(base: dict[str, Any]) -> Path | None:
 def load_base(base: dict[str, Any]) -> Any:
     """A fresh ModelPatcher of a job's base model with the LoRAs below the trained one.
 
-    A missing or replaced file is a ``ValueError``; a base that can never be trained is an ``UnfitBase``.
+    A missing or replaced file is a ``ValueError``; a base that can never be trained is an ``Unfit``.
     """
     check_same(base, folder_paths.get_full_path)
     if base["kind"] == "demo":
@@ -79,25 +79,25 @@ def load_base(base: dict[str, Any]) -> Any:
 
 
 def load_model(kind: str, name: str, weight_dtype: str = "default") -> Any:
-    """The model of a file in one of ComfyUI's folders, for the graph and for the trainer; ``UnfitBase`` unless it is whole."""
+    """The model of a file in one of ComfyUI's folders, for the graph and for the trainer; ``Unfit`` unless it is whole."""
     path = folder_paths.get_full_path_or_raise(kind, name)
     refuse_gguf(name, Path(path))
     if weight_dtype not in DTYPES:
-        raise UnfitBase(f"weight_dtype must be one of {', '.join(DTYPES)}; got {weight_dtype!r}")
+        raise Unfit(f"weight_dtype must be one of {', '.join(DTYPES)}; got {weight_dtype!r}")
     options = DTYPES[weight_dtype]
     if "dtype" in options:
         check_dtype(options["dtype"], comfy.model_management.get_torch_device())
     with _missing_weights() as missing:
         patcher = _load(kind, path, dict(options))
     if patcher is None:
-        raise UnfitBase(f"ComfyUI cannot tell what kind of model {name!r} is: it is no diffusion model, is damaged, or needs a newer ComfyUI")
+        raise Unfit(f"ComfyUI cannot tell what kind of model {name!r} is: it is no diffusion model, is damaged, or needs a newer ComfyUI")
     if missing:
-        raise UnfitBase(f"{name!r} is not whole: {len(missing)} weights are missing ({', '.join(missing[:3])}), which ComfyUI would leave random; download it again, or update ComfyUI if the model is new")
+        raise Unfit(f"{name!r} is not whole: {len(missing)} weights are missing ({', '.join(missing[:3])}), which ComfyUI would leave random; download it again, or update ComfyUI if the model is new")
     return patcher
 
 
 def _load(kind: str, path: str, options: dict[str, Any]) -> Any | None:
-    """As ComfyUI loads it; None where it cannot tell what it is. Faults of the file, not of the machine, are an ``UnfitBase``."""
+    """As ComfyUI loads it; None where it cannot tell what it is. Faults of the file, not of the machine, are an ``Unfit``."""
     try:
         if kind == "checkpoints":
             found = comfy.sd.load_checkpoint_guess_config(path, output_vae=False, output_clip=False, model_options=options)
@@ -108,7 +108,7 @@ def _load(kind: str, path: str, options: dict[str, Any]) -> Any | None:
             return None
         if isinstance(error, RuntimeError) and "loading state_dict" not in str(error):
             raise  # too little memory, a fault of the graphics card
-        raise UnfitBase(f"ComfyUI cannot load {Path(path).name!r}, which is damaged or of a kind it does not know ({_short(error)}); download it again, or update ComfyUI") from error
+        raise Unfit(f"ComfyUI cannot load {Path(path).name!r}, which is damaged or of a kind it does not know ({_short(error)}); download it again, or update ComfyUI") from error
 
 
 def _short(error: Exception) -> str:
@@ -136,14 +136,14 @@ def _missing_weights() -> Iterator[list[str]]:
 
 
 def check_dtype(dtype: torch.dtype, device: torch.device) -> None:
-    """``UnfitBase`` unless the device can hold weights of this type and compute with them."""
+    """``Unfit`` unless the device can hold weights of this type and compute with them."""
     try:
         held = torch.ones(2, device=device).to(dtype)
         works = (2 * held.to(torch.float32)).sum().item() == 4
     except (RuntimeError, TypeError):
         works = False
     if not works:
-        raise UnfitBase(f"this device ({device.type}) cannot work with {str(dtype).removeprefix('torch.')}; choose another weight_dtype, for example default")
+        raise Unfit(f"this device ({device.type}) cannot work with {str(dtype).removeprefix('torch.')}; choose another weight_dtype, for example default")
 
 
 def set_model_folders(folders: dict[str, list[str]]) -> None:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ..config import Job
 from ..job import retry_sharing
-from ..lora import PREFIX, UnfitSettings, first_weights
-from ..start import check_start
+from ..base import LORA_KIND, Unfit, check_file
+from ..lora import PREFIX, first_weights
+from .stacking import is_text_encoder
 
 Factors = dict[str, tuple[Tensor, Tensor]]  # by layer path: A (rank, in) and B (out, rank), fp32; the weight's change is B A
-_TEXT_ENCODER = ("lora_te", "text_encoder", "te_", "te1_", "te2_", "lora_prior_te")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -35,7 +35,7 @@ def factors(tensors: dict[str, Tensor], key_map: dict[str, Any], shapes: dict[st
     """A and B of every layer that a LoRA changes, alpha / rank in B. ``shapes``: (out, in) of the model's layers by path.
 
     The parts of a fused layer, such as the separate q, k and v of diffusers, become one LoRA of their added ranks; parts
-    with the same A share it. ``UnfitSettings`` for another architecture and for everything that is no plain LoRA.
+    with the same A share it. ``Unfit`` for another architecture and for everything that is no plain LoRA.
     """
     tensors = comfy.lora_convert.convert_lora(tensors)
     found = comfy.lora.load_lora(dict(tensors), key_map, log_missing=False)
@@ -47,7 +47,7 @@ def factors(tensors: dict[str, Tensor], key_map: dict[str, Any], shapes: dict[st
         down, up = _plain(layer, adapter)
         rows = slice(offset[1], offset[1] + offset[2]) if offset is not None else slice(0, shapes.get(layer, (len(up), 0))[0])
         if layer not in shapes or (len(up), down.shape[1]) != (rows.stop - rows.start, shapes[layer][1]):
-            raise UnfitSettings(f"its layer {layer!r} has another shape than this model's: it was made for another model")
+            raise Unfit(f"its layer {layer!r} has another shape than this model's: it was made for another model")
         placed = up.new_zeros(shapes[layer][0], up.shape[1])
         placed[rows] = up
         parts.setdefault(layer, []).append((down, placed if function is None else function(placed)))
@@ -63,14 +63,14 @@ def _plain(layer: str, adapter: Any) -> tuple[Tensor, Tensor]:
         up, down, alpha, middle, dora, reshape = adapter.weights
         if up.dim() == down.dim() == 2 and middle is None and dora is None and reshape is None:
             return down.float(), up.float() * (1.0 if alpha is None else alpha / len(down))
-    raise UnfitSettings(f"its layer {layer!r} is a {kind}, not a plain LoRA of a linear layer; take a file with plain LoRA layers only")
+    raise Unfit(f"its layer {layer!r} is a {kind}, not a plain LoRA of a linear layer; take a file with plain LoRA layers only")
 
 
 def _refuse_strangers(names: set[str], found: int) -> None:
-    strangers = sorted(name for name in names if not name.startswith(_TEXT_ENCODER))
+    strangers = sorted(name for name in names if not is_text_encoder(name))
     if strangers or not found:
         example = f", such as {strangers[0]!r}" if strangers else ""
-        raise UnfitSettings(f"{len(strangers)} of its tensors belong to no layer of this model{example}: it was made for another model")
+        raise Unfit(f"{len(strangers)} of its tensors belong to no layer of this model{example}: it was made for another model")
 
 
 def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -92,17 +92,17 @@ def start_weights(job: Job, like: dict[str, Tensor], key_map: dict[str, Any], sh
     Free ranks, and layers that the file lacks, are as in a fresh LoRA: A random, B zero.
     """
     name = job.start["name"]
-    path = folder_paths.get_full_path("loras", name)
-    check_start(job.start, None if path is None else Path(path))
+    check_file(f"the LoRA {name!r} that this run started from", LORA_KIND, job.start, folder_paths.get_full_path)
+    path = Path(folder_paths.get_full_path(LORA_KIND, name))
     weights = first_weights(like, job)
     try:
-        for layer, (down, up) in factors(read_tensors(Path(path)), key_map, shapes).items():
+        for layer, (down, up) in factors(read_tensors(path), key_map, shapes).items():
             if f"{layer}.lora_A.weight" not in weights:
-                raise UnfitSettings(f"it changes the layer {layer!r}, which this run does not train; choose targets or a target_pattern that take it in")
+                raise Unfit(f"it changes the layer {layer!r}, which this run does not train; choose targets or a target_pattern that take it in")
             if len(down) > job.rank:
-                raise UnfitSettings(f"its layer {layer!r} has rank {len(down)}, this run has {job.rank}; set rank to at least {len(down)}")
+                raise Unfit(f"its layer {layer!r} has rank {len(down)}, this run has {job.rank}; set rank to at least {len(down)}")
             weights[f"{layer}.lora_A.weight"][: len(down)] = down
             weights[f"{layer}.lora_B.weight"][:, : len(down)] = up * (job.rank / job.alpha)
-    except UnfitSettings as error:
-        raise UnfitSettings(f"start_from: this run cannot start from the LoRA {name!r}: {error}") from None
+    except Unfit as error:
+        raise Unfit(f"start_from: this run cannot start from the LoRA {name!r}: {error}") from None
     return weights

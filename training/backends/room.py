@@ -52,7 +52,7 @@ def fit_of(patcher: Any, parameters: list[torch.Tensor], job: Job, cost: RowCost
     """How many rows of the experience fit."""
     demand = demand_of(patcher, cost, parameters, job.optimiser)
     wanted = rows_wanted(len(e.schedule.stochastic), e.states.shape[1], e.group_size, e.settings.updates)
-    return fit(demand, room_of(patcher, checkpointing), wanted, e.settings.rows_per_call, advice(patcher, demand, job, e.cfg, checkpointing))
+    return fit(demand, room_of(patcher, checkpointing), wanted, e.settings.rows_per_call, advice(patcher, demand, e.cfg, checkpointing))
 
 
 def rows_of_rollout(patcher: Any, shape: list[int], cfg: float, most: int = 64) -> int:
@@ -62,7 +62,7 @@ def rows_of_rollout(patcher: Any, shape: list[int], cfg: float, most: int = 64) 
     return max(1, fit(demand, room_of(patcher, checkpointing=True), wanted=most).rows)
 
 
-def advice(patcher: Any, demand: Demand, job: Job, cfg: float, checkpointing: bool) -> list[str]:
+def advice(patcher: Any, demand: Demand, cfg: float, checkpointing: bool) -> list[str]:
     """What would make it smaller, the most effective first."""
     numbers = sum(p.numel() for p in patcher.model.diffusion_model.parameters())
     found = {

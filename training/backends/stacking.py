@@ -13,13 +13,18 @@ import comfy.utils
 import folder_paths
 from comfy.weight_adapter import LoRAAdapter
 
-from ..base import LORA_KIND, UnfitBase
+from ..base import LORA_KIND, Unfit
 
 BASE_LAYER = "base_layer"  # where PEFT puts the layer that got a LoRA
 _TEXT_ENCODER = r"lora_(prior_)?te\d*_|text_encoder|te\d?[._]"
 # Where the name of a layer ends and that of its tensor begins, in every form that ComfyUI's loader reads.
 _TENSOR = r"_lora\.|\.(lora[._]|lokr_|hada_|oft_|[ab][12]\.)"
 _WHOLE = ("alpha", "dora_scale", "diff", "diff_b", "w_norm", "b_norm", "rescale", "reshape_weight", "set_weight", "weight", "bias")
+
+
+def is_text_encoder(key: str) -> bool:
+    """Whether a tensor of a LoRA file belongs to a text encoder."""
+    return re.match(_TEXT_ENCODER, key) is not None
 
 
 def put_loras(patcher: Any, loras: list[dict[str, Any]]) -> Any:
@@ -38,19 +43,19 @@ def put_loras(patcher: Any, loras: list[dict[str, Any]]) -> Any:
 
 
 def check_fit(patcher: Any, name: str, tensors: dict[str, Any]) -> None:
-    """``UnfitBase`` unless every layer of a LoRA file exists in the model, in its size. Layers of text encoders do not count."""
+    """``Unfit`` unless every layer of a LoRA file exists in the model, in its size. Layers of text encoders do not count."""
     tensors = comfy.lora_convert.convert_lora(tensors)
     key_map = comfy.lora.model_lora_keys_unet(patcher.model, {})
     patches = comfy.lora.load_lora(dict(tensors), key_map, log_missing=False)
-    layers = {_layer(key, key_map) for key in tensors if not re.match(_TEXT_ENCODER, key)}
+    layers = {_layer(key, key_map) for key in tensors if not is_text_encoder(key)}
     known = {layer for layer in layers if _fits(patcher.model, key_map.get(layer), patches)}
     if len(known) == len(layers) > 0:
         return
     model = type(patcher.model).__name__
     if not known:
-        raise UnfitBase(f"the LoRA {name!r} does not fit this model ({model}): none of its layers exist there, or not in that size; take it out, or use the model it was made for")
+        raise Unfit(f"the LoRA {name!r} does not fit this model ({model}): none of its layers exist there, or not in that size; take it out, or use the model it was made for")
     missing = ", ".join(sorted(layers - known)[:3])
-    raise UnfitBase(f"the LoRA {name!r} fits this model ({model}) only in {len(known)} of {len(layers)} layers, not in {missing}; take it out, or use the model it was made for")
+    raise Unfit(f"the LoRA {name!r} fits this model ({model}) only in {len(known)} of {len(layers)} layers, not in {missing}; take it out, or use the model it was made for")
 
 
 def _layer(key: str, known: dict[str, Any]) -> str:

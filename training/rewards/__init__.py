@@ -25,6 +25,9 @@ def make_reward(spec: dict[str, Any]) -> Reward:
     """The reward that a spec {"reward": name, ...options} describes."""
     options = dict(spec)
     name = options.pop("reward", None)
-    if name not in REWARDS:
+    if not isinstance(name, str) or name not in REWARDS:
         raise ValueError(f"unknown reward {name!r}; known: {', '.join(REWARDS)}")
-    return REWARDS[name](**options)
+    try:
+        return REWARDS[name](**options)
+    except TypeError as error:
+        raise ValueError(f"reward {name!r}: {error}") from None

@@ -14,6 +14,8 @@ from ...experience import Experience
 from ..trainable import TrainableLoRA
 from .architectures import Architecture
 
+FEW_ROWS = 4
+
 
 class DiffusersPolicy(TrainableLoRA):
     """It owns its network: the layers of the LoRA go into the module itself."""
@@ -96,9 +98,9 @@ class DiffusersPolicy(TrainableLoRA):
         """Inside it the network computes in fp32, whatever its precision is."""
         frozen = [(parameter, parameter.dtype) for parameter in self.network.parameters() if not parameter.requires_grad]
         own, self._dtype = self._dtype, torch.float32
-        for parameter, _ in frozen:
-            parameter.data = parameter.data.float()
         try:
+            for parameter, _ in frozen:
+                parameter.data = parameter.data.float()
             yield
         finally:
             self._dtype = own
@@ -106,9 +108,8 @@ class DiffusersPolicy(TrainableLoRA):
                 parameter.data = parameter.data.to(dtype)
 
     def rows_that_fit(self, experience: Experience) -> Fit:
-        """As many rows as the settings ask for; without a word from them all, since nothing is estimated here."""
-        all_rows = len(experience.schedule.stochastic) * experience.states.shape[1]
-        rows = min(experience.settings.rows_per_call or all_rows, all_rows)
+        """As many rows as the settings ask for; nothing is estimated here, so without a word from them only a few."""
+        rows = min(experience.settings.rows_per_call or FEW_ROWS, len(experience.schedule.stochastic) * experience.states.shape[1])
         return Fit(rows, 0, f"{rows} rows a call")
 
     def park(self) -> None:
