@@ -50,7 +50,7 @@ class AnalyticPolicy:
         shapes = {"A": (job.rank, FEATURES), "B": (SIZE, job.rank)}
         self._parameters = {f"{layer}.lora_{side}.weight": torch.zeros(shapes[side], requires_grad=True) for layer in LAYERS for side in "AB"}
         self._mu: Tensor | None = None
-        self.has_experts = False
+        self.has_experts, self.findings = False, None
         self._on = True
         self.set_weights(lora.first_weights(self._parameters, job))
 

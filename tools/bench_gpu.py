@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .errors import SetupError
-from .networks import FP8, parameters_of, patcher_of, prompt_of
+from .networks import FP8, parameters_of, patcher_of
 from .sizes import SIZES, SMALL, Size
 
 PRECISION = {"SD3.5 Medium": torch.bfloat16, "Flux.1 dev": FP8, "Qwen-Image": FP8}
@@ -62,6 +62,7 @@ def figures(name: str, size: Size, latent: tuple[int, ...], device: torch.device
 
 def iteration(policy: Any, size: Size, latent: tuple[int, ...], output: Path) -> dict[str, Any]:
     """The event of an experience with made-up rewards, rolled out here and trained on as the trainer does."""
+    from ..training.backends.made_up import made_up_prompt
     from ..training.config import Origin, UpdateSettings, to_json
     from ..training.core.schedule import Schedule
     from ..training.experience import pack
@@ -72,7 +73,7 @@ def iteration(policy: Any, size: Size, latent: tuple[int, ...], output: Path) ->
     from ..training.trajectory import Prompt, Trajectory
 
     schedule, start = Schedule(tuple(1 - k / STEPS for k in range(STEPS + 1)), "ddim", 0.7), time.perf_counter()
-    prompt, negative = prompt_of(size), prompt_of(size, seed=1)
+    prompt, negative = (made_up_prompt(policy.patcher.model, seed, size.tokens) for seed in (0, 1))
     with torch.no_grad(), policy.prompts([prompt], negative, 1.0, [MEMBERS, *latent]):
         path = rollout(policy.velocity, schedule, [0], MEMBERS, latent, seed=0)
     seconds = time.perf_counter() - start

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .errors import SetupError
-from .networks import parameters_of, patcher_of, prompt_of
+from .networks import parameters_of, patcher_of
 from .sizes import ACTIVATIONS
 
 MIB = 2**20
@@ -53,11 +53,12 @@ def in_process(setting: str) -> dict[str, Any]:
 def one(checkpointing: bool) -> dict[str, Any]:
     """Bytes: by the tracker on a real run, by the estimate without numbers, and of the whole process where the system tells."""
     from ..training.backends.comfy import ComfyPolicy
+    from ..training.backends.made_up import made_up_prompt
     from ..training.config import Job
 
     patcher = patcher_of(ACTIVATIONS, torch.float32, torch.device("cpu"))
     policy = ComfyPolicy(patcher, Job(base={"kind": "bench"}), checkpointing)
-    prompt, shape = prompt_of(ACTIVATIONS), list(ACTIVATIONS.latents["512"])
+    prompt, shape = made_up_prompt(patcher.model, tokens=ACTIVATIONS.tokens), list(ACTIVATIONS.latents["512"])
     estimate = policy.row_cost(shape, prompt, prompt, 1.0).of(1)
     x, t, rows = torch.randn(1, *shape), torch.full((1,), 0.5), torch.zeros(1, dtype=torch.long)
     with policy.prompts([prompt], prompt, 1.0, [1, *shape]):

@@ -7,7 +7,7 @@ import torch
 import torch.fx.experimental._config
 from tqdm import tqdm
 
-from .networks import FP8, parameters_of, patcher_of, prompt_of
+from .networks import FP8, parameters_of, patcher_of
 from .sizes import SIZES, Size
 
 GIB = 2**30
@@ -36,7 +36,7 @@ def figures(size: Size) -> dict[str, Any]:
         result["parameters"] = parameters_of(policy.patcher) - sum(p.numel() for p in policy.parameters())
         for resolution, latent in size.latents.items():
             result.setdefault(resolution, {})[precision] = figures_of(policy, size, latent)
-    if size.llama:
+    if policy.has_experts:
         result["note"] = "upper bound: as if every expert saw every token"
     return result
 
@@ -51,9 +51,10 @@ def policy_of(size: Size, dtype: torch.dtype) -> Any:
 
 def figures_of(policy: Any, size: Size, latent: tuple[int, ...]) -> dict[str, Any]:
     """Bytes of the weights and of one row, and the smallest cards that should fit."""
+    from ..training.backends.made_up import made_up_prompt
     from ..training.backends.room import demand_of
 
-    prompt = prompt_of(size)
+    prompt = made_up_prompt(policy.patcher.model, tokens=size.tokens)
     with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True):  # HiDream's experts
         cost = policy.row_cost(list(latent), prompt, prompt, 1.0)
     demand = demand_of(policy.patcher, cost, policy.parameters(), "adamw")

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .sizes import Size
 
@@ -38,21 +37,6 @@ def fill(network: torch.nn.Module, seed: int) -> None:
             tensor.copy_(noise.mul_(0.7 / math.sqrt(tensor.shape[1])))
         else:
             tensor.copy_(noise.mul_(0.08).add_(1 if "norm" in name and name.endswith((".weight", ".scale")) else 0))
-
-
-def prompt_of(size: Size, seed: int = 0) -> list:
-    """A prompt's conditioning in the form CLIPTextEncode gives it."""
-    generator = torch.Generator().manual_seed(seed)
-    options: dict[str, Any] = {"pooled_output": _random(generator, size.pooled) if size.pooled else None, **size.plain}
-    if size.mask:
-        options["attention_mask"] = torch.ones(1, size.tokens, dtype=torch.long)
-    if size.llama:
-        options["conditioning_llama3"] = _random(generator, size.llama, size.tokens, size.width)
-    return [[_random(generator, size.tokens, size.width), options]]
-
-
-def _random(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(1, *shape, generator=generator)
 
 
 def parameters_of(patcher: Any) -> int:

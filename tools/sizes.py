@@ -15,15 +15,6 @@ class Size:
     config: dict[str, Any]
     latents: dict[str, tuple[int, ...]]
     tokens: int
-    width: int
-    """Features of a text token."""
-    pooled: int = 0
-    """Features of the pooled text; 0 = none."""
-    plain: dict[str, Any] = field(default_factory=dict)
-    """Further values of a conditioning entry."""
-    mask: bool = False
-    llama: int = 0
-    """Layers of a second text encoder whose states are handed over; 0 = none."""
     newer: dict[str, Any] = field(default_factory=dict)
     """What the constructor of newer ComfyUI wants besides."""
 
@@ -92,22 +83,22 @@ _LTXV = dict(in_channels=128, cross_attention_dim=2048, attention_head_dim=64, n
 _AURAFLOW = dict(max_seq=9216, cond_seq_dim=2048, n_double_layers=4, n_layers=36, dim=3072, n_heads=12, global_conddim=3072)
 
 SIZES = {
-    "SD3.5 Medium": Size("SD3", _sd3(24, 384, list(range(13))), _squares(16, 8), 154, 4096, pooled=2048),
-    "SD3.5 Large": Size("SD3", _sd3(38, 192, []), _squares(16, 8), 154, 4096, pooled=2048),
-    "Flux.1 dev": Size("Flux", _FLUX, _squares(16, 8), 256, 4096, pooled=768, plain={"guidance": 3.5}, newer=_TXT_IDS),
-    "Flux.2 dev": Size("Flux2", _FLUX2, _squares(128, 16), 512, 15360, plain={"guidance": 4.0}, newer={"txt_ids_dims": [3]}),
-    "Chroma": Size("Chroma", _CHROMA, _squares(16, 8), 256, 4096, newer=_TXT_IDS | {"vec_in_dim": None}),
-    "AuraFlow": Size("AuraFlow", _AURAFLOW, _squares(4, 8), 256, 2048),
-    "Lumina2": Size("Lumina2", _LUMINA2, _squares(16, 8), 256, 2304, mask=True),
-    "Z-Image": Size("ZImage", _Z_IMAGE, _squares(16, 8), 256, 2560, mask=True),
-    "Qwen-Image": Size("QwenImage", dict(in_channels=64, num_layers=60), _squares(16, 8, 1), 256, 3584),
-    "HiDream": Size("HiDream", _HIDREAM, _squares(16, 8), 128, 4096, pooled=2048, llama=32),
-    "Wan 2.1 1.3B": Size("WAN21_T2V", _WAN | dict(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30), _VIDEO, 512, 4096),
-    "Wan 2.1 14B": Size("WAN21_T2V", _WAN | dict(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40), _VIDEO, 512, 4096),
-    "HunyuanVideo": Size("HunyuanVideo", _HUNYUAN, _VIDEO, 256, 4096, pooled=768, plain={"guidance": 6.0}, newer=_SUM),
-    "HunyuanImage 2.1": Size("HunyuanImage21", _HUNYUAN_IMAGE, _squares(64, 32), 256, 3584, newer=_SUM),
-    "Omnigen2": Size("Omnigen2", _OMNIGEN2, _squares(16, 8), 256, 2048, mask=True),
-    "LTXV": Size("LTXV", _LTXV, {"33 frames of 480 x 320": (128, 5, 10, 15)}, 128, 4096, mask=True),
+    "SD3.5 Medium": Size("SD3", _sd3(24, 384, list(range(13))), _squares(16, 8), 154),
+    "SD3.5 Large": Size("SD3", _sd3(38, 192, []), _squares(16, 8), 154),
+    "Flux.1 dev": Size("Flux", _FLUX, _squares(16, 8), 256, newer=_TXT_IDS),
+    "Flux.2 dev": Size("Flux2", _FLUX2, _squares(128, 16), 512, newer={"txt_ids_dims": [3]}),
+    "Chroma": Size("Chroma", _CHROMA, _squares(16, 8), 256, newer=_TXT_IDS | {"vec_in_dim": None}),
+    "AuraFlow": Size("AuraFlow", _AURAFLOW, _squares(4, 8), 256),
+    "Lumina2": Size("Lumina2", _LUMINA2, _squares(16, 8), 256),
+    "Z-Image": Size("ZImage", _Z_IMAGE, _squares(16, 8), 256),
+    "Qwen-Image": Size("QwenImage", dict(in_channels=64, num_layers=60), _squares(16, 8, 1), 256),
+    "HiDream": Size("HiDream", _HIDREAM, _squares(16, 8), 128),
+    "Wan 2.1 1.3B": Size("WAN21_T2V", _WAN | dict(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30), _VIDEO, 512),
+    "Wan 2.1 14B": Size("WAN21_T2V", _WAN | dict(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40), _VIDEO, 512),
+    "HunyuanVideo": Size("HunyuanVideo", _HUNYUAN, _VIDEO, 256, newer=_SUM),
+    "HunyuanImage 2.1": Size("HunyuanImage21", _HUNYUAN_IMAGE, _squares(64, 32), 256, newer=_SUM),
+    "Omnigen2": Size("Omnigen2", _OMNIGEN2, _squares(16, 8), 256),
+    "LTXV": Size("LTXV", _LTXV, {"33 frames of 480 x 320": (128, 5, 10, 15)}, 128),
 }
 
 

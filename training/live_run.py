@@ -81,10 +81,10 @@ class LiveRun:
         return self._commit(lesson, id)
 
     def prove(self, probe: Probe) -> None:
-        """Refuse a model whose gradients are wrong, before the first update of every opening of the run. The findings are left in check.json."""
+        """Refuse a model whose gradients are wrong, before its first update since it was loaded. The findings are left in check.json."""
         if self._proven:
             return
-        findings = examine(self.policy, probe)
+        findings = self.policy.findings = self.policy.findings or examine(self.policy, probe)
         if self.writes:
             write_json(self.folder.path / "check.json", {"at": time.time(), "findings": [asdict(finding) for finding in findings]})
         if (reason := refusal(findings)) is not None:

@@ -25,6 +25,10 @@ class Reward(Protocol):
 class Policy(Protocol):
     """A trainable velocity model with one LoRA: current weights, any version's weights, and version 0."""
 
+    findings: Any
+    """Of the self-check since the model was loaded; None before it."""
+    has_experts: bool
+    """Whether the network sends tokens to experts, so that its velocity jumps."""
     model_class: str
     """What kind of model it is, for the metadata of its versions."""
 

@@ -428,7 +428,7 @@ def test_events_hold_numbers_any_reader_of_json_takes(folder):
     json.dumps(event, allow_nan=False)
 
 
-@pytest.mark.parametrize("said, kind", [("mat1 and mat2 shapes cannot be multiplied", RefusedExperience), ("CUDA out of memory", RuntimeError)])
+@pytest.mark.parametrize("said, kind", [("mat1 and mat2 shapes cannot be multiplied", RefusedExperience), ("CUDA out of memory", RuntimeError), ("CUDA error: busy", RuntimeError)])
 def test_what_the_model_cannot_compute_is_refused_but_too_little_memory_may_pass(said, kind, folder, monkeypatch):
     path, run = queue(folder, 0), opened(folder)
 
@@ -436,6 +436,9 @@ def test_what_the_model_cannot_compute_is_refused_but_too_little_memory_may_pass
         raise RuntimeError(said)
 
     monkeypatch.setattr(run.policy, "velocity", fail)
+    with pytest.raises(kind, match=said):
+        train(run, path)
+    run._proven = True  # also in the update itself
     with pytest.raises(kind, match=said):
         train(run, path)
     monkeypatch.undo()

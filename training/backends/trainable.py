@@ -6,11 +6,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from ..selfcheck import Finding
+
 
 class TrainableLoRA:
     """``_parameters``: the LoRA's tensors by their names in a version file, without prefix, in a fixed order."""
 
     _parameters: dict[str, Tensor]
+    findings: list[Finding] | None = None
+    """Of the self-check, once it was made."""
     has_experts = False
     """Whether the network sends tokens to experts, so that its velocity jumps where a token changes its expert."""
 
