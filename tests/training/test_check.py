@@ -15,13 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
-def run(bench, comfyui_folder, monkeypatch, capsys):
+def run(bench, comfyui_folder, monkeypatch, capsys, tmp_path):
     """Exit code and output of the command in this process."""
     monkeypatch.setattr(sys, "argv", sys.argv)
 
     def run(model: str, *options: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
-            check.main([model, "--size", "64", "--rank", "4", "--comfy", str(comfyui_folder), *options])
+            check.main([model, "--size", "64", "--rank", "4", "--comfy", str(comfyui_folder), "--output", str(tmp_path / "output"), *options])
         out = capsys.readouterr()
         return ended.value.code, out.out, out.err
 
@@ -30,7 +30,7 @@ def run(bench, comfyui_folder, monkeypatch, capsys):
 
 def test_a_model_file_is_checked_by_the_real_command(bench, comfyui_folder, tmp_path):
     report = tmp_path / "report é.json"
-    command = [sys.executable, str(ROOT / "training"), "check", str(bench.file()), "--size", "64", "--comfy", str(comfyui_folder), "--json", str(report)]
+    command = [sys.executable, str(ROOT / "training"), "check", str(bench.file()), "--size", "64", "--comfy", str(comfyui_folder), "--output", str(tmp_path), "--json", str(report)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(report.read_text("utf-8"))
@@ -53,8 +53,9 @@ def test_its_options_reach_the_check(bench, models, run, options, tmp_path):
 
 
 def test_a_name_below_comfyuis_folders_will_do(bench, run):
-    code, out, _ = run(bench.file().name)
-    assert code == 0 and f"{bench.file().name}: can be trained" in out
+    code, out, err = run(bench.file().name)
+    assert code == 0, err
+    assert f"{bench.file().name}: can be trained" in out
 
 
 def test_what_must_not_be_trained_ends_with_1_and_the_reason(bench, models, run, tmp_path):
