@@ -62,7 +62,7 @@ def base_of(model: Any, node: Any) -> dict[str, Any]:
     """
     base, foreign = attached_base(model), foreign_patches(model)
     try:
-        chain = read_chain(node.hidden.prompt, node.hidden.unique_id)
+        chain = read_chain(*_running(node))
     except CannotSee:
         if base is None or foreign:
             raise
@@ -73,6 +73,11 @@ def base_of(model: Any, node: Any) -> dict[str, Any]:
         listed = ", ".join(f"{name} at {strength:g}" for name, strength in chain.loras) or "none"
         raise ValueError(f"the model's weights are patched otherwise than by the LoRA loaders in the graph ({listed}), which the trainer cannot repeat; take out the node that does it")
     return {**base, "loras": loras} if loras else base
+
+
+def _running(node: Any) -> tuple[dict[str, Any] | None, str]:
+    """The graph that runs and the node's id in it; nothing where the node is called from outside a graph."""
+    return (node.hidden.prompt, node.hidden.unique_id) if node.hidden else (None, "")
 
 
 def described(chain: Chain) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def fp8_file(server) -> str:
     return "demo_fp8.safetensors"
 
 
-def test_auto_is_exact_on_a_model_in_fp8_where_merging_is_not(server, fp8_file):
+def test_auto_is_exact_on_a_model_in_fp8(server, fp8_file):
     def on_fp8(graph):
         base = add(graph, "StepwiseGRPO_BaseModel", model_name=fp8_file, weight_dtype="default")
         change(graph, LIVE, model=[base, 0])
@@ -59,7 +59,8 @@ def test_auto_is_exact_on_a_model_in_fp8_where_merging_is_not(server, fp8_file):
 
     beside, merged = iterations(server, "fp8 auto", 2, on_fp8, apply_as="auto"), iterations(server, "fp8 merged", 2, on_fp8, apply_as="merged")
     assert beside[1][0] == "fp8 auto version 1, unmerged" and merged[1][0] == "fp8 merged version 1"
-    assert beside[1][1]["graph_velocity_error"] < 1e-4 < 3 * merged[1][1]["graph_velocity_error"]
+    assert beside[1][1]["graph_velocity_error"] < 1e-4
+    assert beside[1][1]["graph_velocity_error"] <= merged[1][1]["graph_velocity_error"]  # how far merging is off: test_unmerged.py
 
 
 def test_a_run_starts_from_a_lora_and_keeps_it(server):
