@@ -154,7 +154,13 @@ def velocity_of(model: Any, prompts: Sequence[Prompt], negative: list, cfg: floa
 
     def velocity(x: Tensor, t: Tensor, rows: Tensor) -> Tensor:
         with ready(model, [passes * min(len(x), rows_per_call), *x.shape[1:]]):
-            return inner(x, t, rows)
+            try:
+                return inner(x, t, rows)
+            except RuntimeError as error:
+                if "shapes cannot be multiplied" not in str(error):
+                    raise
+                kind, width = type(model.model).__name__, prompts[0].conditioning[0][0].shape[-1]
+                raise ValueError(f"positive or negative does not fit this model ({kind}): {error}. The prompt's tokens have {width} features; use the text encoder that belongs to the model") from error
 
     return velocity
 

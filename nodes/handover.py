@@ -53,9 +53,16 @@ def hand_over(node: Any, trajectory: Trajectory, credit: Credit, run_name: str, 
         make_room_for_trainer()
     fate = wait_for(run, id, progress) if wait else None
     result = outcome(run, fate, wait)
-    result = replace(result, note="\n".join(filter(None, (result.note, choice(widgets, values, row)))))
+    result = replace(result, note="\n".join(filter(None, (result.note, result.metrics and nothing_learnt(trajectory, credit), choice(widgets, values, row)))))
     progress.announce(result.note)
     return result
+
+
+def nothing_learnt(trajectory: Trajectory, credit: Credit) -> str:
+    """A sentence where no group could teach anything; empty otherwise."""
+    if credit.zero_variance_groups < len(trajectory.prompts):
+        return ""
+    return "Nothing was learnt: in every group all pictures scored the same. Is this the right reward for this model?"
 
 
 def settings_of(trajectory: Trajectory, widgets: dict[str, Any]) -> tuple[Job, UpdateSettings]:
@@ -117,7 +124,7 @@ def outcome(run: RunFolder, fate: dict[str, Any] | None, wait: bool) -> Result:
 def summary(run: RunFolder, event: dict[str, Any]) -> str:
     line = f"{run.name} version {event['version']}: reward {event['reward_mean']:.3f}, {event['clip_fraction']:.0%} clipped, trained in {event['seconds']:.1f} s"
     if event["graph_density_error"] > event["clip"] / 10:
-        line += f". Graph and trainer compute this model a little differently (velocity off by up to {event['graph_velocity_error']:.2%}): learning is noisier"
+        line += f". Graph and trainer compute this model a little differently (velocity off by up to {event['graph_velocity_error']:.2%}): learning is noisier. If a model or LoRA file was replaced while ComfyUI ran, restart ComfyUI"
     return line
 
 

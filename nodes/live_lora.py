@@ -7,7 +7,6 @@ import comfy.sd
 import folder_paths
 import safetensors.torch
 from comfy_api.latest import io
-from safetensors import SafetensorError
 
 from ..training.backends.lora_files import read_tensors
 from ..training.backends.unmerged import merging_rounds, read_factors, with_unmerged_lora
@@ -121,7 +120,7 @@ def with_start(model: Any, name: str, strength: float, apply_as: str) -> tuple[A
     try:
         tensors = read_tensors(path)
         read_factors(model, tensors)
-    except (ValueError, SafetensorError) as error:
+    except ValueError as error:
         raise ValueError(f"start_from: a run cannot start from the LoRA {name!r}: {error}") from None
     return with_lora(model, tensors, strength, apply_as)
 

@@ -41,6 +41,8 @@ class TweediePreviewReward(io.ComfyNode):
 
     @classmethod
     def execute(cls, model: Any, vae: Any, trajectory: TrajectoryData, reward: RewardLike, credit_scheme: str, substeps: int, by_time: bool, spacing: float, rows_per_call: int) -> io.NodeOutput:
+        convert.check_model(model)
+        rows_per_call = rows_per_call or convert.rows_of_rollout(model, list(trajectory.states.shape[2:]), trajectory.cfg)
         settings = PreviewSettings(scheme=credit_scheme, substeps=substeps, by_time=by_time, spacing=spacing, rows_per_call=rows_per_call)
         credit, pictures = score(cls, model, vae, trajectory, reward, settings)
         return io.NodeOutput(credit, credit.thumbnails[credit.rewards.isfinite()], pictures)
@@ -56,13 +58,12 @@ def inputs() -> list[io.Input]:
         io.Int.Input("substeps", default=2, min=1, max=64, tooltip="Steps from a state to its clean estimate. 1 costs nothing and is blurry at the start; 2 is a good start; the paper takes 5."),
         io.Boolean.Input("by_time", default=False, tooltip="Take fewer substeps where little noise is left. Saves about half of them."),
         io.Float.Input("spacing", default=1.0, min=1.0, max=10.0, step=0.1, round=0.01, tooltip="Above 1 more of the substeps lie at high noise. 1 spaces them evenly."),
-        io.Int.Input("rows_per_call", default=64, min=1, max=4096, tooltip="At most this many pictures at once, in the network and in the VAE. Lower it when memory runs out."),
+        io.Int.Input("rows_per_call", default=0, min=0, max=4096, tooltip="At most this many pictures at once, in the network and in the VAE. 0 = as many as fit, by ComfyUI's own measure. Lower it when memory runs out."),
     ]
 
 
 def score(node: Any, model: Any, vae: Any, trajectory: TrajectoryData, reward: RewardLike, settings: PreviewSettings) -> tuple[CreditData, Tensor]:
     """Preview and score on the graph's model, with progress."""
-    convert.check_model(model)
     if convert.origin_of(model) != trajectory.origin or base_of(model, node) != trajectory.base:
         raise ValueError("model is not the one that made the trajectory: connect the same MODEL, behind the same Live LoRA, to the sampler and to this node")
     progress = Progress(node, 1)

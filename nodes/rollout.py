@@ -19,7 +19,7 @@ from .sockets import AUTO, CATEGORY, MAX_SEED
 from .sockets import Trajectory as TrajectorySocket
 
 LAW = "How a step adds noise. ddim (the paper's), cps and precise keep the noise level exactly right; flow and dance are those of Flow-GRPO and DanceGRPO."
-ETA = "Strength of the noise. -1 takes the law's default: ddim 0.7, cps 0.8, precise 1.5, flow 0.7, dance 0.3. 0 adds none, then nothing can be learnt."
+ETA = "Strength of the noise. -1 takes the law's default: ddim 0.7, cps 0.8, precise 1.5, flow 0.7, dance 0.3; with law auto, what is recommended for the model. 0 adds none, then nothing can be learnt."
 
 
 class StepwiseSDESampler(io.ComfyNode):
@@ -60,9 +60,9 @@ def inputs() -> list[io.Input]:
         io.Sigmas.Input("sigmas", tooltip="From a scheduler node, denoise 1. 10 steps are usual for training."),
         io.Int.Input("group_size", default=8, min=2, max=256, tooltip="Pictures a prompt. They are compared with each other, so at least 2; more give a steadier lesson and cost more time."),
         io.Float.Input("cfg", default=1.0, min=0.0, max=30.0, step=0.1, round=0.01, tooltip="Guidance, for the rollout and for the training. 1 is fastest: it needs no negative pass."),
-        io.Combo.Input("law", options=[AUTO, *LAWS], default="ddim", tooltip=f"{LAW} auto takes the law recommended for the model."),
+        io.Combo.Input("law", options=[AUTO, *LAWS], default=AUTO, tooltip=f"{LAW} auto takes the law recommended for the model."),
         io.Float.Input("eta", default=-1.0, min=-1.0, max=4.0, step=0.05, round=0.01, tooltip=ETA),
-        io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Decides all noise. Leave the control on 'increment': with an unchanged seed the next Queue would do nothing."),
+        io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Decides all noise. Set the control to 'increment': with an unchanged seed the next Queue would do nothing."),
         io.Boolean.Input("floor_first", default=True, tooltip="Let the very first step of ddim and flow be random as well; layout is decided there. Off takes the literal formula, whose first step has no noise."),
         io.Int.Input("rows_per_call", default=0, min=0, max=4096, tooltip="At most this many pictures go through the network at once. 0 = as many as fit, by ComfyUI's own measure. Lower it when memory runs out; the noise stays the same."),
     ]

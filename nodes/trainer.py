@@ -49,7 +49,7 @@ def inputs() -> list[io.Input]:
         io.String.Input("run_name", default="my_first_run", tooltip="Name of the run and of its LoRA. The same name in Live LoRA. Another name starts a new run."),
         io.Float.Input("learning_rate", default=0.0, min=0.0, max=1.0, step=1e-6, round=False, tooltip="How far an update goes. 0 = as recommended for the model: 0.0025 for the Demo Model, about 0.0001 for big ones."),
         io.Float.Input("clip", default=0.0, min=0.0, max=0.99, step=1e-6, round=False, tooltip="How far a picture's likelihood may move in one iteration. 0 = as recommended for the model: 0.001 for the Demo Model, about 0.0001 for pictures of 512 px."),
-        io.Float.Input("beta", default=0.0, min=0.0, max=10.0, step=1e-4, round=False, tooltip="Pull back to version 0: the base model, or the LoRA the run started from; 0 = none. Try 0.004 when pictures lose their shape."),
+        io.Float.Input("beta", default=0.0, min=0.0, max=10.0, step=1e-4, round=False, tooltip="Pull back to version 0: the base model, or the LoRA the run started from; 0 = none. Recommended Settings shows a value for the model; try 0.004 when pictures lose their shape."),
         io.Int.Input("updates", default=2, min=1, max=64, tooltip="Optimiser steps in this iteration; the pictures are split among them."),
         io.Int.Input("rank", default=0, min=0, max=1024, tooltip="Size of the LoRA. 0 = as recommended for the model. Fixed for a run."),
         io.Float.Input("alpha", default=0.0, min=0.0, max=4096.0, step=1.0, round=0.01, tooltip="Scale of the LoRA: alpha / rank. 0 = as recommended for the model. Fixed for a run."),

@@ -8,9 +8,9 @@ from stepwise_grpo.training.job import read_json
 
 PAGE = "docs/models.md"
 TEXT = (ROOT / PAGE).read_text("utf-8")
-BF16 = {"weights": 5 * 2**30, "peak_of_one_row": 2**28, "card_gib": 12, "card_gib_streaming": 6}
+BF16 = {"weights": 5 * 2**30, "lora_and_optimiser": 2**29, "peak_of_one_row": 2**28, "card_gib": 12, "card_gib_streaming": 6}
 FP8 = {"weights": 2.5 * 2**30, "peak_of_one_row": 2**29, "card_gib": 8, "card_gib_streaming": None}
-SIZE_OF = {"models": {"SD3.5 Medium": {"parameters": 2_243_171_520, "text_tokens": 154, "512": {"bf16": BF16, "fp8": FP8}}}}
+SIZE_OF = {"models": {"SD3.5 Medium": {"parameters": 2_243_171_520, "text_tokens": 154, "targets": "attention", "rank": 32, "cfg": 4.5, "512": {"bf16": BF16, "fp8": FP8}}}}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -47,5 +47,5 @@ def test_a_page_without_its_marks_is_not_written():
 
 def test_smallest_cards_are_shown_as_far_as_they_were_computed():
     assert cards(None) == "Not computed yet."
-    assert cards(SIZE_OF).splitlines()[2:] == ["| SD3.5 Medium | 2.2 B | 512 | 5 / 2.5 | 0.2 / 0.5 | 12 / 8 | 6 / - |"]
+    assert cards(SIZE_OF).splitlines()[2:] == ["| SD3.5 Medium | 2.2 B | attention, rank 32; 4.5 | 512 | 5 / 2.5 | 0.5 | 0.2 / 0.5 | 12 / 8 | 6 / - |"]
     assert cards(SIZE_OF) in updated(PAGE, TEXT, SIZE_OF)

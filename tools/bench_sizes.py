@@ -12,8 +12,7 @@ from .sizes import SIZES, Size
 
 GIB = 2**30
 CARDS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180)  # GiB
-RANK = 16
-ABOUT = "computed, not measured: bytes of one forward and backward of one picture or clip at cfg 1 with checkpointing, LoRA of rank 16 on attention, AdamW"
+ABOUT = "computed, not measured: bytes of one forward and backward of one picture or clip with checkpointing and AdamW, LoRA and cfg as recommended"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def figures(size: Size) -> dict[str, Any]:
     """All figures of one model; bytes, cards in GiB."""
-    result: dict[str, Any] = {"text_tokens": size.tokens}
+    row = recommended(size)
+    result: dict[str, Any] = {"text_tokens": size.tokens, "targets": row.targets, "rank": row.rank, "cfg": row.cfg}
     for precision, dtype in (("bf16", torch.bfloat16), ("fp8", FP8)):
         policy = policy_of(size, dtype)
         result["parameters"] = parameters_of(policy.patcher) - sum(p.numel() for p in policy.parameters())
@@ -41,12 +41,19 @@ def figures(size: Size) -> dict[str, Any]:
     return result
 
 
+def recommended(size: Size) -> Any:
+    """The table's row for the full model of this architecture."""
+    from ..training.defaults import find
+
+    return find(size.model, "", bool(size.config.get("guidance_embed")))
+
+
 def policy_of(size: Size, dtype: torch.dtype) -> Any:
     from ..training.backends.comfy import ComfyPolicy
     from ..training.config import Job
 
-    meta = torch.device("meta")
-    return ComfyPolicy(patcher_of(size, dtype, meta, torch.device("cpu")), Job(base={"kind": size.model}, rank=RANK), checkpoint=True)
+    meta, row = torch.device("meta"), recommended(size)
+    return ComfyPolicy(patcher_of(size, dtype, meta, torch.device("cpu")), Job(base={"kind": size.model}, targets=row.targets, rank=row.rank), checkpoint=True)
 
 
 def figures_of(policy: Any, size: Size, latent: tuple[int, ...]) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def figures_of(policy: Any, size: Size, latent: tuple[int, ...]) -> dict[str, An
 
     prompt = made_up_prompt(policy.patcher.model, tokens=size.tokens)
     with torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True):  # HiDream's experts
-        cost = policy.row_cost(list(latent), prompt, prompt, 1.0)
+        cost = policy.row_cost(list(latent), prompt, prompt, recommended(size).cfg)
     demand = demand_of(policy.patcher, cost, policy.parameters(), "adamw")
     found = {"weights": demand.weights, "lora_and_optimiser": demand.lora, "peak_of_one_row": cost.of(1), "each_further_row": cost.row}
     return {**found, "card_gib": smallest_card(demand, streams=False), "card_gib_streaming": smallest_card(demand, streams=True)}

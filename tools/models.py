@@ -74,7 +74,7 @@ def cards(sizes: dict[str, Any] | None) -> str:
     """The smallest card for each model and picture or clip, as far as it was computed; two numbers are bf16 and fp8."""
     if not sizes:
         return "Not computed yet."
-    head = ("model", "parameters", "picture or clip", "weights, GiB", "one row, GiB", "smallest card, GiB", "with weights streamed from RAM, GiB")
+    head = ("model", "parameters", "LoRA; cfg", "picture or clip", "weights, GiB", "LoRA and optimiser, GiB", "one state, GiB", "smallest card, GiB", "weights streamed from RAM, GiB")
     lines = [_card(name, model, key) for name, model in sizes["models"].items() for key, value in model.items() if isinstance(value, dict)]
     return table(head, lines)
 
@@ -82,8 +82,10 @@ def cards(sizes: dict[str, Any] | None) -> str:
 def _card(name: str, model: dict[str, Any], resolution: str) -> list[str]:
     both = [model[resolution][precision] for precision in ("bf16", "fp8")]
     pair = lambda key, unit: " / ".join(_in(entry[key], unit) for entry in both)
-    sizes = (("weights", GIB), ("peak_of_one_row", GIB), ("card_gib", 1), ("card_gib_streaming", 1))
-    return [name, f"{model['parameters'] / 1e9:.1f} B", resolution, *(pair(key, unit) for key, unit in sizes)]
+    adapter = f"{model['targets']}, rank {model['rank']}; {model['cfg']:g}"
+    rest = (("peak_of_one_row", GIB), ("card_gib", 1), ("card_gib_streaming", 1))
+    lora = _in(both[0]["lora_and_optimiser"], GIB)
+    return [name, f"{model['parameters'] / 1e9:.1f} B", adapter, resolution, pair("weights", GIB), lora, *(pair(key, unit) for key, unit in rest)]
 
 
 def _in(value: float | None, unit: int) -> str:

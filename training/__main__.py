@@ -11,15 +11,18 @@ from pathlib import Path
 
 sys.path.pop(0)  # this folder, whose module names must not become top-level ones
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from bind import bind  # noqa: E402
+from bind import bind
 
 sys.path.pop(0)
 bind()
 
-from stepwise_grpo.training import check, export, headless  # noqa: E402
-from stepwise_grpo.training.comfyui import add_options, use_comfyui  # noqa: E402
-from stepwise_grpo.training.run import run  # noqa: E402
-from stepwise_grpo.training.stop import Stop  # noqa: E402
+try:
+    from stepwise_grpo.training import check, export, headless
+    from stepwise_grpo.training.comfyui import add_options, use_comfyui
+    from stepwise_grpo.training.run import run
+    from stepwise_grpo.training.stop import Stop
+except ImportError as error:
+    raise SystemExit(f"{sys.executable} lacks a package ({error}). Use ComfyUI's Python, or start_trainer.sh / start_trainer.bat in this pack's folder, which finds it.") from None
 
 
 def main() -> None:

@@ -22,17 +22,27 @@ MARKS = {True: "ok", False: "FAILED", None: "not measured"}
 def main(arguments: list[str]) -> None:
     """Whether a model can be trained, measured on the model."""
     options = parse(arguments)
-    use_comfyui(options, wait=False)
     try:
+        use_comfyui(options, wait=False)
         findings = check(options)
-        if options.json:
-            write_report(options.json, options.model, findings)
-    except Exception as error:  # an unusual network may fail in any way; nothing was changed
-        print(f"{options.model}: {error or type(error).__name__}", file=sys.stderr)
+    except (Exception, SystemExit) as error:  # an unusual network may fail in any way; nothing was changed
+        print(f"{options.model}: {told(error, options)}", file=sys.stderr)
         raise SystemExit(2) from None
     reason = refusal(findings)
     print(f"\n{options.model}: " + (f"must not be trained. {reason}" if reason else "can be trained"))
+    if options.json:
+        try:
+            write_report(options.json, options.model, findings)
+        except OSError as error:
+            raise SystemExit(f"--json: {error}") from None
     raise SystemExit(1 if reason else 0)
+
+
+def told(error: BaseException, options: argparse.Namespace) -> str:
+    """The error in a sentence; what a network raises for a size it cannot take is often none."""
+    if isinstance(error, AssertionError):
+        return f"the network fails at {options.size} px ({error or 'assertion'}); try another --size"
+    return str(error) or type(error).__name__
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -42,11 +52,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--weight-dtype", default="default", help="precision of the weights, as in Load Diffusion Model")
     parser.add_argument("--targets", default="attention", choices=list(TARGETS), help="which layers get a LoRA")
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--size", type=int, default=512, help="pixels an edge of the pictures")
+    parser.add_argument("--size", type=int, default=512, help="pixels an edge of the pictures, 64 to 4096")
     parser.add_argument("--cfg", type=float, default=1.0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there as well")
     add_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not 64 <= options.size <= 4096:
+        parser.error(f"--size must lie between 64 and 4096; got {options.size}")
+    if not 0 <= options.cfg <= 100:
+        parser.error(f"--cfg must lie between 0 and 100; got {options.cfg}")
+    return options
 
 
 def check(options: argparse.Namespace) -> list[Finding]:

@@ -73,7 +73,7 @@ def use_comfyui(options: argparse.Namespace, wait: bool = True) -> Path:
 
     ``wait``: for ComfyUI's first start, where it has left no record yet.
     """
-    output = options.output or (options.comfy / "output" if options.comfy else default_output())
+    output = output_of(options)
     if not wait and options.comfy is None and read_place(output) is None:
         raise SystemExit(f"ComfyUI has left no record in {output}: start it once with this pack installed, or say --comfy FOLDER")
     record = wait_for_place(output, options.comfy)
@@ -84,12 +84,17 @@ def use_comfyui(options: argparse.Namespace, wait: bool = True) -> Path:
     return output
 
 
+def output_of(options: argparse.Namespace) -> Path:
+    """The output folder that ``options`` mean."""
+    return options.output or (options.comfy / "output" if options.comfy else default_output())
+
+
 def default_output() -> Path:
     """The output folder of the ComfyUI in whose custom_nodes this pack lies."""
     folder = Path(__file__).resolve().parent.parent
     if folder.parent.name == "custom_nodes":
         return folder.parent.parent / "output"
-    raise SystemExit("This pack does not lie in a ComfyUI, so say where the output folder is: python training --output FOLDER")
+    raise SystemExit("This pack is not in a ComfyUI; say where one is with --comfy FOLDER, or its output with --output FOLDER")
 
 
 def wait_for_place(output: Path, comfy: Path | None) -> dict[str, Any]:

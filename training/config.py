@@ -42,6 +42,8 @@ def _check_type(name: str, wanted: Any, value: Any) -> None:
     kinds, words = _KINDS[wanted]
     if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not bool):
         raise ValueError(f"{name} must be {words}; got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number; got {value!r}")
 
 
 def _need(condition: bool, message: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from .comfyui import add_options, use_comfyui
+from .comfyui import add_options, output_of, use_comfyui
 from .config import Job, from_json
-from .job import RunFolder, retry_sharing, write_whole
+from .job import RunFolder, all_runs, retry_sharing, write_whole
 from .lora import load, metadata_of, sorted_metadata
 
 FORMATS = ("diffusers", "peft")
@@ -27,9 +27,19 @@ def main(arguments: list[str]) -> None:
     add_options(parser)
     options = parser.parse_args(arguments)
     try:
-        print(export(RunFolder(use_comfyui(options, wait=False), options.run), options.version, options.format, options.ema, options.out))
+        run = RunFolder(output_of(options), options.run)
+        check_exists(run)
+        use_comfyui(options, wait=False)
+        print(export(run, options.version, options.format, options.ema, options.out))
     except (ValueError, OSError) as error:
         raise SystemExit(str(error)) from None
+
+
+def check_exists(run: RunFolder) -> None:
+    """``ValueError`` with the runs there are, unless this is one that has a version."""
+    if run.latest() is None:
+        runs = ", ".join(other.name for other in all_runs(run.output) if other.latest() is not None) or "none"
+        raise ValueError(f"there is no run {run.name!r} with a version in {run.output}; runs: {runs}")
 
 
 def export(run: RunFolder, version: int | None, format: str, ema: bool = False, out: Path | None = None) -> Path:
@@ -43,13 +53,9 @@ def export(run: RunFolder, version: int | None, format: str, ema: bool = False, 
         averaged = "averaged " if ema else ""
         raise ValueError(f"run {run.name!r} has no {averaged}version {version} in {run.loras}; the newest version is {newest}")
     data = retry_sharing(file.read_bytes)
-    about = metadata_of(data).get("stepwise_grpo")
-    if about is None:
-        raise ValueError(f"{file} was not written by this trainer")
-    job = from_json(Job, json.loads(about)["job"])
+    job, weights = read(file, data)
     if job.base["kind"] == "diffusers":
         raise ValueError(f"run {run.name!r} was trained on a diffusers model: its versions load in ComfyUI, and {file.name} holds diffusers' own layers already")
-    weights = load(data)
     sizes = {name.removesuffix(".lora_B.weight"): len(w) for name, w in weights.items() if name.endswith(".lora_B.weight")}
     tensors = renamed(weights, parts_of(skeleton(job.base), sizes), job.alpha / job.rank)
     if format == "peft":
@@ -58,6 +64,15 @@ def export(run: RunFolder, version: int | None, format: str, ema: bool = False, 
     meta = {key: value for key, value in metadata_of(data).items() if key.startswith("modelspec.")}
     write_whole(out, sorted_metadata(safetensors.torch.save({f"transformer.{name}": w for name, w in tensors.items()}, {**meta, "format": "pt"})))
     return out
+
+
+def read(file: Path, data: bytes) -> tuple[Job, dict[str, Tensor]]:
+    """The job and the LoRA of a version file; ``ValueError`` where it is damaged or another program's."""
+    try:
+        about = metadata_of(data)["stepwise_grpo"]
+        return from_json(Job, json.loads(about)["job"]), load(data)
+    except Exception as error:
+        raise ValueError(f"{file} is damaged or was not written by this trainer ({type(error).__name__}: {error}); export another version") from None
 
 
 def renamed(weights: dict[str, Tensor], parts: dict[str, list[Any]], scale: float) -> dict[str, Tensor]:

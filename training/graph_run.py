@@ -13,7 +13,7 @@ from .experience import Experience, unpack
 from .faults import may_pass
 from .job import RunFolder, digest_of, retry_sharing
 from .live_run import Lesson, LiveRun, facts
-from .optimiser import follow_weights
+from .optimiser import class_of, follow_weights
 from .selfcheck import probe_of
 from .update import RefusedExperience, choose_rows, update
 
@@ -84,10 +84,16 @@ def _about(e: Experience) -> dict[str, Any]:
     return {**facts(e.rewards, e.schedule, e.settings, e.origin.version), **about, "rollout_seconds": e.about.get("seconds")}
 
 
-def open_run(folder: RunFolder, policy_for: Any) -> GraphRun:
-    """The run as its files say. ``policy_for(job)`` gives the model, kept between runs of one base."""
+def job_of(folder: RunFolder) -> Job:
+    """What the run trains, as its job.json says."""
     known = folder.job()
     if known is None:
         raise ValueError(f"job.json of the run {folder.name!r} is gone; choose another run name, or put it back")
-    job = from_json(Job, known)
+    return from_json(Job, known)
+
+
+def open_run(folder: RunFolder, policy_for: Any) -> GraphRun:
+    """The run as its files say. ``policy_for(job)`` gives the model, kept between runs of one base."""
+    job = job_of(folder)
+    class_of(job.optimiser)  # a missing package is told before a model is loaded
     return GraphRun(folder, job, policy_for(job))

@@ -107,6 +107,8 @@ class Headless:
             if run.writes:
                 log.info("%s v%d: reward %.3f, clip fraction %.2f, %.1f s", run.folder.name, run.version, event["reward_mean"], event["clip_fraction"], event["seconds_total"])
         done = run.version >= self._settings.iterations
+        if done and run.writes:
+            log.info("%s is at version %d of %d; set iterations higher to go on", run.folder.name, run.version, self._settings.iterations)
         self._report(phase="done" if done else "stopped", message="" if done else "start it again to go on")
 
     def _report(self, **status: Any) -> None:
@@ -142,7 +144,7 @@ def _prompts(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"prompts: there is no file {path}")
     try:
-        return prompt_lines(path.read_text("utf-8"))
+        return prompt_lines(path.read_text("utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"prompts: {path}: {error}") from None
 

@@ -100,7 +100,7 @@ def read_settings(path: Path) -> HeadlessSettings:
     if not path.is_file():
         raise ValueError(f"there is no configuration file {path}")
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(path.read_text("utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(data, dict):

@@ -96,9 +96,12 @@ class RunFolder:
     # what the graph writes
 
     def agree_on_job(self, job: dict[str, Any]) -> None:
-        """Write job.json the first time; later a different value is an error that names the widget."""
+        """Write job.json the first time; later a different value is an error that names the widget.
+
+        Until something is queued or made, nothing depends on it, and it may still change.
+        """
         known = read_json(self.path / "job.json")
-        if known is None:
+        if known is None or (self.latest() is None and not self.waiting()):
             write_json(self.path / "job.json", job)
             return
         known, job = ({**defaults_of_job(), **values} for values in (known, job))
@@ -106,7 +109,10 @@ class RunFolder:
             if known.get(key) != job.get(key):
                 if key == "base":
                     raise ValueError(f"run {self.name!r} was started with {_other_base(known['base'], job['base'])}. Put it back, or choose another run name for a new run.")
-                widget, shown = WIDGETS.get(key, key), lambda value: value["name"] if isinstance(value, dict) else repr(value)
+                widget = WIDGETS.get(key, key)
+                if key == "start" and (known[key] or {}).get("name") == (job[key] or {}).get("name"):
+                    raise ValueError(f"run {self.name!r} was started with {widget} = {known[key]['name']}, and that file has changed. Put it back, or choose another run name for a new run.")
+                shown = lambda value: value["name"] if isinstance(value, dict) else "none" if value is None else repr(value)
                 raise ValueError(
                     f"run {self.name!r} was started with {widget} = {shown(known.get(key))}; this graph says {shown(job.get(key))}. "
                     f"Set {widget} back, or choose another run name for a new run."

@@ -21,7 +21,7 @@ from . import lora
 from .config import Job, UpdateSettings
 from .core.schedule import Schedule
 from .job import RunFolder, digest_of, retry_sharing, write_json, write_whole
-from .optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
+from .optimiser import follow_weights, make_optimiser, set_state, state_tensors
 from .picture import png
 from .selfcheck import Probe, examine, refusal
 from .update import RefusedExperience
@@ -48,7 +48,6 @@ class LiveRun:
     """
 
     def __init__(self, folder: RunFolder, job: Job, policy: Any, writes: bool = True) -> None:
-        class_of(job.optimiser)  # a missing package is said before anything is done
         self.folder, self.job, self.policy, self.writes = folder, job, policy, writes
         self.used = {event["experience"] for event in folder.events()}
         self._proven = False

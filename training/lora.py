@@ -28,6 +28,7 @@ _SINGLE = r"(.*\.)?single_(transformer_)?blocks"
 _ATTENTION = rf"(.*\.)?[^.]*(attn|attention)[^.]*\..*|{_SINGLE}\.\d+\.(linear[12]|proj_out)"
 # Inside a numbered block only: embedders of time and text have an mlp too.
 _FEED_FORWARD = r"(img_|txt_)?mlp[CX]?|ff(_[it]|_context)?|ffn|feed_forward"
+TOKENS = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|."  # of a regular expression: an escape, a class, any other character
 TARGETS = {
     "attention": _ATTENTION,
     "attention_mlp": rf"{_ATTENTION}|.*\.\d+\.(.*\.)?({_FEED_FORWARD})\..*|.*\.\d+\.proj_mlp",
@@ -53,6 +54,25 @@ def check_pattern(pattern: str) -> None:
         re.fullmatch(pattern, "")
     except re.error as error:
         raise Unfit(f"target_pattern {pattern!r} is not a regular expression: {error}") from None
+    if _may_never_end(pattern):
+        raise Unfit(f"target_pattern {pattern!r} repeats a group that has a repeat or a choice in it, which can take for ever; write it without the outer repeat")
+
+
+def _may_never_end(pattern: str) -> bool:
+    """Whether a repeated group has a repeat or a choice inside: matching may then take time exponential in a path's length."""
+    tokens = re.findall(TOKENS, pattern)
+    groups = [False]  # for each open group whether it has a repeat or a choice so far
+    for token, following in zip(tokens, [*tokens[1:], ""]):
+        if token == "(":
+            groups.append(False)
+        elif token == ")":
+            inside = groups.pop() if len(groups) > 1 else False
+            if inside and following in ("*", "+", "{"):
+                return True
+            groups[-1] = groups[-1] or inside
+        elif token in ("*", "+", "{", "|"):
+            groups[-1] = True
+    return False
 
 
 def _layers_by_pattern(module: nn.Module, pattern: str) -> list[str]:

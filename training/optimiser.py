@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .base import Unfit
 from .config import UpdateSettings
 from .policy import Policy
 
@@ -22,15 +23,15 @@ def make_optimiser(policy: Policy, settings: UpdateSettings | None = None, kind:
 
 
 def class_of(kind: str) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
-    """The optimiser's class; ``ValueError`` with the remedy where its package is missing."""
+    """The optimiser's class; ``Unfit`` with the remedy where its package is missing."""
     if kind == "adamw":
         return torch.optim.AdamW
     try:
         from bitsandbytes.optim import AdamW8bit
     except Exception as error:  # a package built for another graphics card fails in its own ways
-        raise ValueError(
+        raise Unfit(
             f"the optimiser {kind!r} needs the package bitsandbytes, which does not load here ({error}). Install it with the Python that runs the trainer "
-            "(pip install bitsandbytes) and start the trainer again, or choose optimiser adamw for a new run."
+            "(pip install bitsandbytes) and start the trainer again, or set optimiser to adamw"
         ) from error
     return AdamW8bit
 

@@ -1,11 +1,12 @@
 """Which prompts an iteration uses. Standard library only."""
 
 import random
+import re
 
 
 def prompt_lines(text: str) -> list[str]:
     """One prompt a line; blank lines and lines that start with # are left out. None left is a ``ValueError``."""
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in re.split(r"\r?\n|\r", text)]  # not at the other marks that Unicode counts as line ends
     prompts = [line for line in lines if line and not line.startswith("#")]
     if not prompts:
         raise ValueError("the prompt list is empty: write one prompt a line (lines that start with # do not count)")

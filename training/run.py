@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from .base import Unfit
 from .config import Job
 from .experience import NewerFormat, UnreadableExperience
-from .graph_run import DroppedExperience, GraphRun, open_run
+from .graph_run import DroppedExperience, GraphRun, job_of, open_run
 from .heartbeat import Heartbeat
 from .job import FOLDER, RunFolder, all_runs, read_json
 from .update import RefusedExperience
@@ -56,7 +56,8 @@ def serve(output: Path, open_policy: Callable[[Job], Any], until: Callable[[], b
             settle(trainer, folder, path)
         except Exception as error:
             # A full disk, a base model that is gone, too little memory: the experience stays queued, and we try again.
-            log.error("%s: %s\n%s", folder.name, error, traceback.format_exc())
+            expected = isinstance(error, (ValueError, OSError))
+            log.error("%s: %s%s", folder.name, error, "" if expected else f"\n{traceback.format_exc()}")
             report(folder, phase="waiting", message=f"{error}; trying again in {PATIENCE:.0f} s, nothing is lost")
             trainer.forget()
             resting[folder.name] = time.monotonic() + PATIENCE
@@ -67,7 +68,8 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     try:
         trainer.take(folder, path)
     except Unfit as error:
-        set_aside(folder, path, "rejected", Unfit(f"{error}. Then choose another run_name: this run keeps its settings"))
+        fixed = "" if folder.latest() is None else ". Then choose another run_name: this run keeps its settings"
+        set_aside(folder, path, "rejected", Unfit(f"{error}{fixed}"))
     except (RefusedExperience, UnreadableExperience, NewerFormat) as error:
         set_aside(folder, path, "rejected", error)
     except DroppedExperience as error:
@@ -100,7 +102,7 @@ class Trainer:
 
     def _open(self, folder: RunFolder) -> GraphRun:
         latest = (folder.latest() or {}).get("digest", "")
-        if self._run is None or self._run.folder.path != folder.path or self._run.digest != latest:
+        if self._run is None or self._run.folder.path != folder.path or self._run.digest != latest or self._run.job != job_of(folder):
             report(folder, phase="loading", message="loading the base model")
             self._run = None  # lets go of its model, so that only one is in memory
             self._run = open_run(folder, self._policy_for)

@@ -63,15 +63,21 @@ class Finding:
     name: str
     passed: bool | None
     figure: str
-    remedy: str = ""
+    hint: str = ""
+    """What a failure means or what helps."""
 
 
 def examine(policy: Any, probe: Probe) -> list[Finding]:
     """All findings, the first failure last where the following ones would mean nothing. The policy is left as it was."""
+    return list(findings_of(policy, probe))
+
+
+def findings_of(policy: Any, probe: Probe) -> Iterator[Finding]:
+    """The same one by one, as they are made; take all of them."""
     before = policy.weights()
     try:
         policy.set_weights(stirred(before))
-        return list(_findings(policy, probe))
+        yield from _findings(policy, probe)
     finally:
         policy.set_weights(before)
 
@@ -79,7 +85,7 @@ def examine(policy: Any, probe: Probe) -> list[Finding]:
 def refusal(findings: list[Finding]) -> str | None:
     """Why the model must not be trained, or None."""
     failed = [f for f in findings if f.passed is False]
-    return "; ".join(f"{f.name}: {f.figure}" + (f" ({f.remedy})" if f.remedy else "") for f in failed) or None
+    return "; ".join(f"{f.name}: {f.figure}" + (f" ({f.hint})" if f.hint else "") for f in failed) or None
 
 
 def stirred(weights: dict[str, Tensor], seed: int = 1) -> dict[str, Tensor]:

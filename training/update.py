@@ -168,7 +168,7 @@ def _refuse_foreign_velocity(metrics: dict[str, Any]) -> None:
     if not metrics["graph_velocity_error"] <= 0.2:  # so that NaN is refused as well
         raise RefusedExperience(
             f"the trainer's velocity differs from the recorded one by {metrics['graph_velocity_error']:.0%}: "
-            "the graph used another model, prompt, cfg or patch than this run trains"
+            "the graph used another model, prompt, cfg or patch than this run trains. If a file was replaced while ComfyUI ran, restart ComfyUI"
         )
 
 

@@ -212,3 +212,28 @@ def test_a_graphics_card_is_freed_by_comfyuis_own_functions_and_a_cpu_is_left_al
     monkeypatch.setattr(devices, "is_device_cpu", lambda device: False)
     make_room_for_trainer()
     assert not loaded()
+
+
+@pytest.mark.parametrize("alike, says", [(2, True), (1, False), (0, False)])
+def test_an_iteration_in_which_all_pictures_score_alike_says_so(alike, says):
+    from dataclasses import replace
+
+    from stepwise_grpo.nodes.handover import nothing_learnt
+    from stepwise_grpo.training.config import Origin
+    from stepwise_grpo.training.trajectory import Trajectory
+
+    earned, states = replace(credit(1, 2, 3, "ddim"), zero_variance_groups=alike), torch.zeros(4, 2, 1)
+    trajectory = Trajectory(states, states[1:], earned.schedule, (None, None), [], 1.0, 0, Origin(), {"kind": "demo"}, 1)
+    assert nothing_learnt(trajectory, earned).startswith("Nothing was learnt") == says
+
+
+def test_a_prompt_of_another_text_encoder_is_told_in_words():
+    from stepwise_grpo.demo.comfy_model import load_demo_model
+    from stepwise_grpo.nodes.convert import velocity_of
+    from stepwise_grpo.training.trajectory import Prompt
+
+    model, wrong = load_demo_model(), [[torch.zeros(1, 4, 7), {"pooled_output": torch.zeros(1, 7)}]]
+    velocity = velocity_of(model, (Prompt("p", 0, wrong),), wrong, 1.0, 4, lambda rows: None)
+    with pytest.raises(ValueError, match="does not fit this model.*have 7 features; use the text encoder that belongs to the model"):
+        velocity(torch.zeros(1, 16, 16, 16), torch.tensor([0.5]), torch.tensor([0]))
+

@@ -98,9 +98,10 @@ def test_a_model_whose_prompts_are_unknown_is_told_what_to_do_instead(bench, run
     assert code == 2 and "Start a run with it in ComfyUI" in err
 
 
-def test_without_comfyuis_record_it_says_what_to_do_and_does_not_wait(tmp_path):
-    with pytest.raises(SystemExit, match="start it once with this pack installed, or say --comfy FOLDER"):
+def test_without_comfyuis_record_it_says_what_to_do_and_does_not_wait(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
         check.main(["model.safetensors", "--output", str(tmp_path)])
+    assert ended.value.code == 2 and "start it once with this pack installed, or say --comfy FOLDER" in capsys.readouterr().err
 
 
 def test_a_model_that_refuses_the_update_is_a_finding(bench, run, monkeypatch):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from stepwise_grpo.tests import pipelines, twins
 from stepwise_grpo.training import headless
+from stepwise_grpo.training.config import Job, PreviewSettings, UpdateSettings
 from stepwise_grpo.training.headless_settings import read_settings
 from stepwise_grpo.training.job import RunFolder
 
@@ -346,3 +348,13 @@ def test_a_run_that_another_process_trains_is_refused(here):
     folder = RunFolder(here / "output", CONFIG["run"])
     with headless._alone_in(folder):
         assert "another process trains the run" in refused(configured(here))
+
+
+@pytest.mark.parametrize("name, kind", [("lora", Job), ("update", UpdateSettings), ("preview", PreviewSettings)])
+def test_the_page_names_every_setting_with_its_default(name, kind):
+    (line,) = [line for line in (ROOT / "docs" / "headless.md").read_text("utf-8").splitlines() if line.startswith(f"| `{name}` |")]
+    for field in fields(kind):
+        if field.name not in ("base", "start"):
+            value = field.default
+            shown = ("true" if value else "false") if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value or ("empty" if value == "" else value)
+            assert f"`{field.name}` {shown}" in line

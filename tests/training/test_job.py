@@ -119,6 +119,7 @@ def test_a_job_is_written_once_and_a_later_change_names_the_widget(tmp_path):
     folder = RunFolder(tmp_path, "r")
     settings = {"base": {"kind": "demo"}, "rank": 16, "alpha": 32.0}
     folder.agree_on_job(settings)
+    folder.queue(b"experience")
     folder.agree_on_job(dict(settings))
     assert folder.job() == settings
     for change, key in (
@@ -153,6 +154,7 @@ LORA = {"name": "s.safetensors", "strength": 0.5, "size": 1, "sha256": "y"}
 def test_another_base_model_is_told_by_what_differs(known, new, says, tmp_path):
     folder = RunFolder(tmp_path, "r")
     folder.agree_on_job({"base": known})
+    folder.queue(b"experience")
     with pytest.raises(ValueError, match=f"run 'r' was started with {says}") as caught:
         folder.agree_on_job({"base": new})
     assert str(caught.value).endswith(" Put it back, or choose another run name for a new run.") and folder.job() == {"base": known}
@@ -260,6 +262,18 @@ def test_a_run_from_before_a_setting_existed_goes_on_at_its_default(tmp_path):
     folder = RunFolder(tmp_path, "r")
     old = {"base": {"kind": "demo"}, "rank": 16, "alpha": 32.0}
     folder.agree_on_job(old)
+    folder.queue(b"experience")
     folder.agree_on_job({**old, "optimiser": "adamw", "start": None, "pattern": ""})
     with pytest.raises(ValueError, match="was started with optimiser = 'adamw'; this graph says 'adamw8bit'"):
         folder.agree_on_job({**old, "optimiser": "adamw8bit"})
+
+
+def test_a_run_without_version_and_queue_may_still_change_its_settings(tmp_path):
+    """The first iteration was refused, say: its name is not used up."""
+    folder = RunFolder(tmp_path, "r")
+    folder.agree_on_job({"base": {"kind": "demo"}, "rank": 16})
+    folder.agree_on_job({"base": {"kind": "demo"}, "rank": 8})
+    assert folder.job()["rank"] == 8
+    folder.queue(b"experience")
+    with pytest.raises(ValueError, match="was started with rank = 8; this graph says 4"):
+        folder.agree_on_job({"base": {"kind": "demo"}, "rank": 4})

@@ -8,8 +8,8 @@ import torch
 
 from stepwise_grpo.tests.analytic import AnalyticPolicy, packed, plan
 from stepwise_grpo.training import graph_run
-from stepwise_grpo.training.config import Job
-from stepwise_grpo.training.graph_run import GraphRun
+from stepwise_grpo.training.config import Job, to_json
+from stepwise_grpo.training.graph_run import GraphRun, open_run
 from stepwise_grpo.training.job import RunFolder
 from stepwise_grpo.training.optimiser import class_of, follow_weights, make_optimiser, set_state, state_tensors
 
@@ -81,10 +81,12 @@ def test_averages_follow_their_weights_and_single_numbers_stay():
 def test_a_missing_package_is_named_with_the_remedy_before_anything_is_done(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
-    with pytest.raises(ValueError, match=r"'adamw8bit' needs the package bitsandbytes.*pip install bitsandbytes.*or choose optimiser adamw"):
+    with pytest.raises(ValueError, match=r"'adamw8bit' needs the package bitsandbytes.*pip install bitsandbytes.*or set optimiser to adamw"):
         class_of("adamw8bit")
     with pytest.raises(ValueError, match="bitsandbytes"):
-        GraphRun(RunFolder(tmp_path, "r"), Job(base={"kind": "analytic"}, optimiser="adamw8bit"), AnalyticPolicy())
+        folder = RunFolder(tmp_path, "r")
+        folder.agree_on_job(to_json(Job(base={"kind": "analytic"}, optimiser="adamw8bit")))
+        open_run(folder, lambda job: pytest.fail("a model was loaded"))
     assert class_of("adamw") is torch.optim.AdamW
 
 

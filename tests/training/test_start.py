@@ -282,7 +282,10 @@ def test_an_iteration_of_a_run_without_the_start_is_another_job(bench, loras, tm
     its_job = job(bench, write(loras, file_like(bench, "kohya")))
     folder = RunFolder(tmp_path / "out", "r")
     folder.agree_on_job(to_json(its_job))
-    with pytest.raises(ValueError, match=r"run 'r' was started with start_from \(in Live LoRA\) = a style é.safetensors; this graph says None. Set start_from"):
+    folder.queue(b"experience")
+    with pytest.raises(ValueError, match=r"run 'r' was started with start_from \(in Live LoRA\) = a style é.safetensors; this graph says none. Set start_from"):
         folder.agree_on_job(to_json(replace(its_job, start=None)))
     with pytest.raises(ValueError, match="run 'r' was started with target_pattern = ''; this graph says 'x'. Set target_pattern back"):
         folder.agree_on_job(to_json(replace(its_job, pattern="x")))
+    with pytest.raises(ValueError, match="a style é.safetensors, and that file has changed"):
+        folder.agree_on_job(to_json(replace(its_job, start={**its_job.start, "sha256": "other"})))

@@ -7,8 +7,10 @@ from torch import nn
 
 from stepwise_grpo.tests.analytic import JOB, packed, plan
 from stepwise_grpo.training import lora
+from stepwise_grpo.training.base import Unfit
 from stepwise_grpo.training.config import to_json
 from stepwise_grpo.training.job import RunFolder
+from stepwise_grpo.training.lora import check_pattern
 from stepwise_grpo.training.run import Trainer, settle
 
 
@@ -69,5 +71,16 @@ def test_an_iteration_whose_settings_do_not_fit_the_model_is_rejected_at_once(tm
     folder.agree_on_job(to_json(JOB))
     id = folder.queue(packed(AnalyticPolicy(), plan()))
     settle(Trainer(refuses), folder, folder.waiting()[0])
-    assert folder.fate(id) == {"rejected": "target_pattern 'x' matches no layer of this model. Then choose another run_name: this run keeps its settings"}
+    assert folder.fate(id) == {"rejected": "target_pattern 'x' matches no layer of this model"}  # its name may be used again
     assert not folder.waiting()
+
+
+@pytest.mark.parametrize("pattern", [r"(\w+\.?)+X", r"(a+)+$", r"(\w|\d)*X", r"((ab)*c)+", r"(?:x+y){2,}", r"([ab]+c)*"])
+def test_a_pattern_that_may_never_end_is_refused(pattern):
+    with pytest.raises(Unfit, match="can take for ever"):
+        check_pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", [r"joint_blocks\.\d+\.x_block\.attn\..*", r"(x|y)_block\..*", r"(.*\.)?attn\..*", r"(img_|txt_)?mlp.*", r"[(+]+a", r"\(+a\)+", r"(ab)+"])
+def test_a_pattern_without_nested_repeats_is_taken(pattern):
+    check_pattern(pattern)

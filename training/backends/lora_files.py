@@ -26,9 +26,14 @@ Factors = dict[str, tuple[Tensor, Tensor]]  # by layer path: A (rank, in) and B 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a LoRA file. A safetensors file is read whole: a mapped one could not be replaced on Windows."""
-    if path.suffix == ".safetensors":
-        return safetensors.torch.load(retry_sharing(path.read_bytes))
-    return comfy.utils.load_torch_file(str(path), safe_load=True)
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load(retry_sharing(path.read_bytes))
+        return comfy.utils.load_torch_file(str(path), safe_load=True)
+    except OSError:
+        raise
+    except Exception as error:  # what torch says of another kind of file is long and gives dangerous advice
+        raise Unfit(f"{path.name} is damaged or no LoRA file ({type(error).__name__}); take a .safetensors file") from None
 
 
 def factors(tensors: dict[str, Tensor], key_map: dict[str, Any], shapes: dict[str, tuple[int, int]]) -> Factors:

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from .. import lora
+from ..base import Unfit
 from ..capacity import Fit, gib
 from ..config import Job, Origin, UpdateSettings
 from ..core.schedule import Schedule
 from ..experience import Experience
 from ..optimiser import make_optimiser
 from ..rollout import rollout
-from ..selfcheck import Finding, Probe, examine, refusal, stirred, velocity
+from ..selfcheck import Finding, Probe, findings_of, refusal, stirred, velocity
 from ..update import RefusedExperience, update
 from .comfy import ComfyPolicy
+from .loading import check_flow_matching
 from .made_up import made_up_prompt, made_up_states
 from .velocity import ModelVelocity, ready
 
@@ -42,11 +44,18 @@ class Setting:
 def check_model(load: Callable[[], Any], setting: Setting) -> Iterator[Finding]:
     """Findings as they are made. ``load()`` gives a fresh ModelPatcher of the model; after a failure no more are made."""
     patcher = load()
-    probe, experience = _probe(patcher, setting), _rolled_out(patcher, setting)
+    try:
+        check_flow_matching(patcher)
+    except Unfit as error:
+        yield Finding("flow matching", False, str(error))
+        return
     yield Finding("flow matching", True, type(patcher.model).__name__)
+    probe, experience = _probe(patcher, setting), _rolled_out(patcher, setting)
     policy = ComfyPolicy(patcher, setting.job, checkpoint=True)
-    findings = examine(policy, probe)
-    yield from findings
+    findings = []
+    for finding in findings_of(policy, probe):
+        findings.append(finding)
+        yield finding
     if refusal(findings):
         return
     fit = policy.rows_that_fit(experience)
@@ -125,5 +134,5 @@ def _stock(patcher: Any, file: bytes, probe: Probe, trained: Tensor, effect: flo
     apart = (stock - trained).abs()
     words = f"{len(patched.patches)} of {layers} layers; velocities differ by {apart.max().item():.1e}, {apart.mean().item() / effect:.1%} of the LoRA's effect"
     close = apart.max().item() <= PARITY if exact else apart.mean().item() <= MERGING * effect
-    remedy = "the stock loader merges this LoRA into other weights" if exact else "choose apply_as: unmerged in Live LoRA, or another weight_dtype"
-    return Finding("stock loader", close and len(patched.patches) == layers, words, remedy)
+    hint = "the stock loader merges this LoRA into other weights" if exact else "choose apply_as: unmerged in Live LoRA, or another weight_dtype"
+    return Finding("stock loader", close and len(patched.patches) == layers, words, hint)
