@@ -71,7 +71,7 @@ def test_a_run_starts_from_a_lora_and_keeps_it(server):
     assert all(event["graph_velocity_error"] < 1e-4 and event["ratio_error_max"] == 0 for _, event in seen)
     start = RunFolder(server.output, "continued").job()["start"]
     assert start["name"] == style and start["size"] > 0 and len(start["sha256"]) == 64
-    with pytest.raises(ComfyError, match=re.escape("was started with start_from (in Live LoRA) = ") + ".*this graph says None"):
+    with pytest.raises(ComfyError, match=re.escape("was started with start_from (in Live LoRA) = ") + ".*this graph says none"):
         server.run(first_loop(server, "continued", 9))
 
 
@@ -83,7 +83,7 @@ def test_version_0_of_such_a_run_is_that_lora_beside_the_weights_too(server):
 
 def test_a_pattern_that_meets_no_layer_is_told_at_the_node(server):
     graph = change(first_loop(server, "pattern"), TRAINER, target_pattern="no such layer")
-    with pytest.raises(ComfyError, match="refused this iteration: target_pattern 'no such layer' matches no layer of this model.*such as .*another run_name"):
+    with pytest.raises(ComfyError, match="refused this iteration: target_pattern 'no such layer' matches no layer of this model.*such as "):
         server.run(graph)
-    _, event = metrics(server, change(first_loop(server, "pattern 2"), TRAINER, target_pattern=r"joint_blocks\.0\..*qkv"))
+    _, event = metrics(server, change(first_loop(server, "pattern"), TRAINER, target_pattern=r"joint_blocks\.0\..*qkv"))  # the name is still free
     assert event["keys_matched"] == event["keys_total"] > 0
