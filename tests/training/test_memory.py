@@ -3,52 +3,22 @@
 A process' own memory says the same as the tracker: test_bench.py runs `bench memory`.
 """
 
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from stepwise_grpo.tests.architectures import ARCHITECTURES, detection_of, exists
+from stepwise_grpo.tests.architectures import ARCHITECTURES, detection_of
 from stepwise_grpo.tests.bench import ROWS, TIMES, Bench
 from stepwise_grpo.training import capacity
-from stepwise_grpo.training.comfyui import prepare
 from stepwise_grpo.training.config import Job
 from stepwise_grpo.training.optimiser import follow_weights, make_optimiser, state_tensors
 from stepwise_grpo.training.update import RefusedExperience, choose_rows, update
 
 WITHOUT_NUMBERS = [name for name in ARCHITECTURES if name != "hidream"]
 a_few = pytest.mark.parametrize("bench", ["sd3", "flux", "ltxv"], indirect=True)
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("checkpoints")
-
-
-@pytest.fixture(scope="module")
-def backend(comfyui_folder: Path, checkpoints: Path) -> Iterator[Any]:
-    """The trainer's ComfyUI backend in this process, on the CPU, with the tiny checkpoints as its diffusion models."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", sys.argv)
-        prepare({"root": str(comfyui_folder), "argv": ["--cpu"]}, None)
-        from stepwise_grpo.training.backends import comfy as backend
-        from stepwise_grpo.training.backends import loading
-
-        patch.setitem(loading.folder_paths.folder_names_and_paths, "diffusion_models", ([str(checkpoints)], {".safetensors"}))
-        yield backend
-
-
-@pytest.fixture
-def bench(request: pytest.FixtureRequest, backend: Any, checkpoints: Path) -> Bench:
-    name = getattr(request, "param", "sd3")
-    if not exists(ARCHITECTURES[name]):
-        pytest.skip(f"this ComfyUI has no {name}")
-    return Bench(name, backend, checkpoints)
 
 
 # counting
