@@ -24,7 +24,7 @@ class RecommendedSettings(io.ComfyNode):
             node_id="StepwiseGRPO_RecommendedSettings",
             display_name="Recommended Settings (Stepwise GRPO)",
             category=CATEGORY,
-            description="Starting values for fine-tuning this model, each with its source. Wire them into the scheduler, the latent and the sampler.",
+            description="Starting values for fine-tuning this model, each with its source. Wire them into the scheduler, the latent and the sampler. Draw the node taller to read all of its note.",
             is_output_node=True,
             inputs=[io.Model.Input("model", tooltip="The model you fine-tune, from Base Model, Demo Model or a stock loader.")],
             outputs=outputs(),
