@@ -4,13 +4,14 @@ from comfy_api.latest import io, ui
 
 from ..training.trajectory import Credit as CreditData
 from .figure import draw
+from .search_words import schema
 from .sockets import CATEGORY, Credit
 
 
 class CreditVisualizer(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_CreditVisualizer",
             display_name="Credit Visualizer (Stepwise GRPO)",
             category=CATEGORY,

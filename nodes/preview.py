@@ -14,6 +14,7 @@ from ..training.trajectory import Trajectory as TrajectoryData
 from . import convert
 from .base_model import base_of
 from .progress import Progress
+from .search_words import schema
 from .sockets import CATEGORY, Credit, Reward, Trajectory
 
 SCHEME = (
@@ -25,7 +26,7 @@ SCHEME = (
 class TweediePreviewReward(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_TweediePreviewReward",
             display_name="Tweedie Preview & Reward (Stepwise GRPO)",
             category=CATEGORY,
