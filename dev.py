@@ -23,7 +23,7 @@ from pathlib import Path
 if sys.version_info < (3, 10):  # noqa: UP036 - the sentence is for whoever runs an older one
     sys.exit("dev.py needs Python 3.10 or newer; this is " + sys.version.split()[0])
 
-from tools import browser
+from tools import browser, node
 from tools.errors import SetupError
 from tools.process import interrupt_on_signals
 from tools.setup import Setup, prepare
@@ -61,6 +61,7 @@ def model(command: str, arguments: list[str]) -> int:
 def test(command: str, arguments: list[str]) -> int:
     wants_browser = "--no-browser" not in arguments
     place = prepare(ROOT, dev=True)
+    node.ensure(ROOT, place.python)
     if wants_browser:
         browser.ensure()
     left = [argument for argument in arguments if argument != "--no-browser"]

