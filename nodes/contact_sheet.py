@@ -1,5 +1,8 @@
 """The growing picture on the sampler while it works: clean estimates, a row a prompt, a column a step."""
 
+from collections.abc import Callable
+from typing import Any
+
 from PIL import Image
 from torch import Tensor
 
@@ -11,31 +14,44 @@ from .progress import Progress
 ROWS = 4  # prompts shown
 COLUMNS = 12  # steps shown
 TILE = 64  # px, longer side of a picture
+OnClean = Callable[[int, Tensor], None]  # on_clean(k, clean estimates of the shown prompts)
+Column = list[Image.Image]
 
 
-def contact_sheet(model, times: tuple[float, ...], prompts: int, group_size: int, progress: Progress) -> OnStep | None:
+def contact_sheet(model: Any, times: tuple[float, ...], prompts: int, group_size: int, progress: Progress) -> OnStep | None:
     """An ``on_step`` that draws each prompt's first member; None for a model without a cheap latent preview."""
-    look = quick_look(model)
-    if look is None:
+    draw = clean_sheet(model, len(times) - 1, progress)
+    if draw is None:
         return None
-    stride = -(-(len(times) - 1) // COLUMNS)
     rows = [group_size * i for i in range(min(prompts, ROWS))]
-    drawn: list[list[Image.Image]] = []
 
     def on_step(k: int, states: Tensor, velocities: Tensor) -> None:
-        if k % stride == 0:
-            x, v = states[rows], velocities[rows]
-            clean = clean_estimate(x, v, x.new_full((len(rows),), times[k])).to(model.load_device)
-            drawn.append([look.decode_latent_to_preview(clean[i : i + 1]) for i in range(len(rows))])
-            progress.show(paste(drawn))
+        x, v = states[rows], velocities[rows]
+        draw(k, clean_estimate(x, v, x.new_full((len(rows),), times[k])))
 
     return on_step
 
 
-def paste(columns: list[list[Image.Image]]) -> Image.Image:
-    """One picture of a table of pictures of equal size."""
+def clean_sheet(model: Any, steps: int, progress: Progress) -> OnClean | None:
+    """Draws the clean estimates of the first prompts, at most one column a step; None for a model without a cheap latent preview."""
+    look = quick_look(model)
+    if look is None:
+        return None
+    stride = -(-steps // COLUMNS)
+    drawn: list[Column] = []
+
+    def on_clean(k: int, clean: Tensor) -> None:
+        if k % stride == 0:
+            drawn.append([look.decode_latent_to_preview(row[None].to(model.load_device)) for row in clean[:ROWS]])
+            progress.show(paste(drawn))
+
+    return on_clean
+
+
+def paste(columns: list[Column], tile: int = TILE) -> Image.Image:
+    """One picture of a table of pictures of equal size, whose longer side becomes ``tile`` px. The first column is the longest."""
     first = columns[0][0]
-    scale = TILE / max(first.size)
+    scale = tile / max(first.size)
     width, height = (max(1, round(side * scale)) for side in first.size)
     sheet = Image.new("RGB", (width * len(columns), height * len(columns[0])))
     for i, column in enumerate(columns):
