@@ -18,6 +18,7 @@ WORDS = {
     "StepwiseGRPO_CreditVisualizer": [*LOOP, "heat map", "heatmap", "credit assignment", "chart", "plot", "curve", "reward", "score"],
     "StepwiseGRPO_GRPOLoRATrainer": [*LOOP, "train lora", "lora training", "trainer", "learning rate", "policy gradient", "RLHF", "PPO"],
     "StepwiseGRPO_LiveLoRA": [*LOOP, "load lora", "lora loader", "reload lora", "newest lora", "train lora"],
+    "StepwiseGRPO_HeldOutPictures": [*LOOP, "validation", "evaluation", "test prompts", "sample images", "progress", "compare versions", "fixed seed"],
     "StepwiseGRPO_PlacementReward": [*REWARD, "position", "layout", "composition"],
     "StepwiseGRPO_WarmthReward": [*REWARD, "colour", "color", "temperature", "warm", "cool"],
     "StepwiseGRPO_ContrastReward": [*REWARD, "brightness", "lightness"],

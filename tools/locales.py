@@ -54,4 +54,4 @@ def texts(schema: Any) -> dict[str, Any]:
 
 
 def as_json(data: dict[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(data, ensure_ascii=False, indent=4) + "\n"
