@@ -24,10 +24,10 @@ WORDS = {
     "StepwiseGRPO_ContrastReward": [*REWARD, "brightness", "lightness"],
     "StepwiseGRPO_CompressibilityReward": [*REWARD, "JPEG", "file size", "detail", "compression"],
 }
-IS_KNOWN = "search_aliases" in {field.name for field in fields(io.Schema)}  # ComfyUI 0.3.75 has no such field
+ARE_KNOWN = "search_aliases" in {field.name for field in fields(io.Schema)}  # not in ComfyUI 0.3.75
 
 
 def schema(node_id: str, **parts: Any) -> io.Schema:
-    """``io.Schema`` with the node's search words, where ComfyUI knows them."""
-    words = {"search_aliases": WORDS[node_id]} if IS_KNOWN else {}
-    return io.Schema(node_id=node_id, **words, **parts)
+    """``io.Schema`` with the node's search words, where ComfyUI knows such."""
+    words = WORDS[node_id]
+    return io.Schema(node_id=node_id, **({"search_aliases": words} if ARE_KNOWN else {}), **parts)
