@@ -22,13 +22,13 @@ SHOWN = """type => {
 }"""
 SHOW = """type => {
     const {canvas, graph} = window.app, node = graph.nodes.find(node => node.type === type);
-    Object.assign(canvas.ds, {scale: 1, offset: [300 - node.pos[0], 300 - node.pos[1]]});
+    Object.assign(canvas.ds, {scale: 1, offset: [900 - node.pos[0], 300 - node.pos[1]]});
     canvas.setDirty(true, true);
 }"""
 WHERE = """([type, name]) => {  // once it was drawn
     const node = window.app.graph.nodes.find(node => node.type === type);
     const at = window.app.canvas.canvas.getBoundingClientRect(), y = name ? node.widgets.find(widget => widget.name === name).y + 10 : -12;
-    return [at.left + 300 + (name ? node.size[0] / 2 : 100), at.top + 300 + y];
+    return [at.left + 900 + (name ? node.size[0] / 2 : 100), at.top + 300 + y];
 }"""
 
 
