@@ -1,4 +1,4 @@
-"""The growing picture on the sampler while it works: clean estimates, a row a prompt, a column a step."""
+"""The growing picture on a node while it works: clean estimates, a row a prompt, a column a step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,9 @@ from PIL import Image
 from torch import Tensor
 
 from ..training.core.tweedie import clean_estimate
+from ..training.preview import OnBatch
 from ..training.rollout import OnStep
-from .convert import quick_look
+from .convert import image_of, quick_look
 from .progress import Progress
 
 ROWS = 4  # prompts shown
@@ -46,6 +47,22 @@ def clean_sheet(model: Any, steps: int, progress: Progress) -> OnClean | None:
             progress.show(paste(drawn))
 
     return on_clean
+
+
+def picture_sheet(steps: int, prompts: int, group_size: int, progress: Progress) -> OnBatch:
+    """An ``on_batch`` that draws the decoded estimates of each prompt's first member, in the order in which they are scored."""
+    stride = -(-steps // COLUMNS)
+    drawn: dict[int, Column] = {}
+
+    def on_batch(states: Tensor, rows: Tensor, thumbnails: Tensor) -> None:
+        before = sum(map(len, drawn.values()))
+        for k, row, picture in zip(states.tolist(), rows.tolist(), thumbnails):
+            if (k % stride == 0 or k == steps) and row in range(0, group_size * min(prompts, ROWS), group_size):
+                drawn.setdefault(k, []).append(image_of(picture))
+        if sum(map(len, drawn.values())) > before:
+            progress.show(paste([drawn[k] for k in sorted(drawn)]))
+
+    return on_batch
 
 
 def paste(columns: list[Column], tile: int = TILE) -> Image.Image:

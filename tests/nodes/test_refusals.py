@@ -181,7 +181,7 @@ CASES = {
     "picture in the latent": (picture_in_latent, "latent_image holds a picture"),
     "noise mask": (noise_mask, "latent_image carries a noise mask"),
     "two Live LoRAs": (two_live_loras, "two Live LoRA nodes; keep one"),
-    "strength": (bad_widget(LIVE, strength=0.5), "strength is 0.5 in Live LoRA; training needs 1"),
+    "strength": (bad_widget(LIVE, strength=0.5), "strength is 0.5 in Live LoRA; set it to 1 for training"),
     "another run's LoRA": (bad_widget(LIVE, run_name="another"), "Live LoRA uses the run 'another', this node trains 'refused'"),
     "no Live LoRA": (run_without_live_lora, "put Live LoRA with this run_name between the loader and the sampler"),
     "preview on another model": (preview_with_another_model, "connect the same MODEL"),
