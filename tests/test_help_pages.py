@@ -44,3 +44,32 @@ def test_nodes_are_called_by_their_names(name):
     words = {"increment", "fixed", "ours", "any other model", "start_from"}
     said = set(re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", text_of(name).split("<!--")[0]))
     assert said - ours - stock - words == set()
+
+
+TRANSLATED = sorted(path.relative_to(FOLDER) for path in FOLDER.glob("*/*.md"))
+ARTISTS_FIRST = {f"StepwiseGRPO_{name}" for name in ("LiveLoRA", "StepwiseSDESampler", "TweediePreviewReward", "GRPOLoRATrainer")}
+STOCK = {
+    "de": {"KSampler", "Load LoRA", "VAE Decode", "Preview Image", "Save Image"},
+    "ja": {"Kサンプラー", "VAEデコード", "画像プレビュー", "画像を保存"},
+    "zh": {"K采样器", "VAE解码", "预览图像", "保存图像"},
+}
+
+
+def test_the_nodes_an_artist_meets_first_have_pages_in_all_languages():
+    """ComfyUI's page looks for <node>/<language>.md and then for <node>.md, which is the English page."""
+    assert {(path.parent.name, path.stem) for path in TRANSLATED} == {(name, language) for name in ARTISTS_FIRST for language in STOCK}
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=str)
+def test_a_translated_page_uses_the_words_the_node_shows(page):
+    language, text = page.stem, (FOLDER / page).read_text("utf-8")
+    nodes = json.loads((ROOT / "locales" / language / "nodeDefs.json").read_text("utf-8"))
+    own = nodes[page.parent.name]
+    title = lambda node: node["display_name"].split(" (")[0]
+    assert text.startswith(f"# {title(own)}\n") and text.count("\n## ") == 3
+    missing = [key for key, part in own["inputs"].items() if f"**{part['name']}** (`{key}`)" not in text]
+    assert missing == []
+    names = {part["name"] for node in nodes.values() for part in node["inputs"].values()}
+    assert set(re.findall(r"\*\*([^*\n]+)\*\*", text)) <= names
+    assert set(re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", text)) <= {title(node) for node in nodes.values()} | STOCK[language] | {"increment"}
+    assert set(re.findall(r"`([^`]+)`", text)) - set(own["inputs"]) <= set(re.findall(r"`([^`]+)`", text_of(page.parent.name)))
