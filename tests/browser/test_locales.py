@@ -1,4 +1,4 @@
-"""The nodes in the languages of the page, as an artist sees them: titles, widgets, sockets, and the words under the mouse."""
+"""The nodes in the languages of the page, as an artist sees them: titles, widgets, sockets, the words under the mouse, and the help page."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def under_the_mouse(page, *where: str | None) -> str:
     return page.evaluate("document.querySelector('.node-tooltip').textContent.trim()")
 
 
-def is_there(server, page, language: str) -> bool:
+def is_there(page, language: str) -> bool:
     """Whether this page takes the language; some do not know German and fall back to English."""
     return page.evaluate("window.app.extensionManager.setting.get('Comfy.Locale')") == language
 
@@ -62,11 +62,22 @@ def is_there(server, page, language: str) -> bool:
 def test_nodes_speak_the_language_of_the_page(language, page, complaints, comfy_server, settings):
     settings("Comfy.Locale", language)
     open_page(page, comfy_server)
-    if language == "de" and not is_there(comfy_server, page, language):
+    if language == "de" and not is_there(page, language):
         language = "en"
     texts = json.loads((ROOT / "locales" / language / "nodeDefs.json").read_text("utf-8"))
     main = json.loads((ROOT / "locales" / language / "main.json").read_text("utf-8"))
     drop(page, ROOT / "workflows" / "first_loop.json")
+    check_nodes(page, texts, main)
+    SHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SHOTS / f"locale_{language}.png")
+    page.evaluate("window.app.refreshComboInNodes()")  # what R does: the page asks for all definitions anew
+    check_nodes(page, texts, main)
+    assert help_page(page, LIVE) == texts[LIVE]["display_name"].split(" (")[0]
+    assert [line for line in complaints if not line.endswith(f"/docs/{LIVE}/en.md")] == []  # the page looks there before it takes <node>.md
+
+
+def check_nodes(page, texts: dict, main: dict) -> None:
+    """Everything that two nodes show is what the files of the language say."""
     for node in (LIVE, TRAINER):
         shown, expected = page.evaluate(SHOWN, node), texts[node]
         assert shown["title"] == expected["display_name"]
@@ -76,6 +87,12 @@ def test_nodes_speak_the_language_of_the_page(language, page, complaints, comfy_
         assert set(shown["outputs"]) <= {part["name"] for part in expected["outputs"].values()} and len(shown["outputs"]) > 1
     assert under_the_mouse(page, LIVE, None) == texts[LIVE]["description"]
     assert under_the_mouse(page, TRAINER, "learning_rate") == texts[TRAINER]["inputs"]["learning_rate"]["tooltip"]
-    SHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SHOTS / f"locale_{language}.png")
-    assert complaints == []
+
+
+def help_page(page, node: str) -> str:
+    """Open the help page of a node as an artist does; its heading."""
+    page.evaluate("type => window.app.canvas.selectNode(window.app.graph.nodes.find(node => node.type === type))", node)
+    page.evaluate(SHOW, node)
+    page.locator("[data-testid=info-button]").click()
+    page.wait_for_function("[...document.querySelectorAll('h2')].length > 2")
+    return page.evaluate("document.querySelector('h1').textContent")
