@@ -28,6 +28,10 @@ def stop_is_asked(output: Path) -> bool:
     return stop_file(output).is_file()
 
 
+def ask_to_stop(output: Path) -> None:
+    write_whole(stop_file(output), b"")
+
+
 def forget_stop(output: Path) -> None:
     """A wish of earlier days must not end the next trainer."""
     if stop_is_asked(output):
