@@ -17,9 +17,9 @@ class StepwiseGRPOExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         leave_place()  # here and not in on_load, which ComfyUI 0.3.75 never calls
         add_routes()
-        from . import base_model, credit, demo_model, live_lora, preview, prompts, recommended, rewards, rollout, sampler, trainer
+        from . import base_model, credit, demo_model, held_out, live_lora, preview, prompts, recommended, rewards, rollout, sampler, trainer
 
-        modules = (base_model, demo_model, recommended, prompts, rollout, sampler, preview, credit, trainer, live_lora, rewards)
+        modules = (base_model, demo_model, recommended, prompts, rollout, sampler, preview, credit, trainer, live_lora, held_out, rewards)
         return [node for module in modules for node in module.NODES]
 
 

@@ -20,6 +20,7 @@ from ..training.trajectory import Credit, Trajectory
 from .convert import make_room_for_trainer
 from .progress import Progress
 from .recommended import choice, filled
+from .validate import as_trained
 
 POLL = 0.1  # seconds
 STAGES = {"loading": 1, "training": 2}  # phases of a run, as far as the bar has come
@@ -83,12 +84,7 @@ def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:
         raise ValueError("no step of the trajectory is random, so there is nothing to learn: raise eta above 0 in Stepwise SDE Sampler")
     if trajectory.base is None:
         raise ValueError("the trainer cannot tell which file this model came from: load it with Base Model, Demo Model, Load Diffusion Model or Load Checkpoint")
-    if origin.loras > 1:
-        raise ValueError("the model went through two Live LoRA nodes; keep one")
-    if origin.ema:
-        raise ValueError("use_ema is on in Live LoRA; the averaged weights are for looking: turn it off for training")
-    if origin.strength != 1:
-        raise ValueError(f"strength is {origin.strength:g} in Live LoRA; training needs 1")
+    as_trained(origin, "training")
     if origin.loras and origin.run != run.name:
         raise ValueError(f"Live LoRA uses the run {origin.run!r}, this node trains {run.name!r}: set run_name to the same name in both")
     newest = (run.latest() or {}).get("version", 0)

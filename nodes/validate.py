@@ -1,5 +1,6 @@
 """What ComfyUI asks before it runs a graph: whether a widget's value can be used. A linked input is None then and passes."""
 
+from ..training.config import Origin
 from ..training.core.transitions import resolve_eta
 from ..training.job import check_run_name
 from ..training.lora import check_pattern
@@ -21,3 +22,13 @@ def run(name: str | None, pattern: str | None = None) -> bool | str:
         return name is None or bool(check_run_name(name))
     except ValueError as error:
         return str(error)
+
+
+def as_trained(origin: Origin, purpose: str) -> None:
+    """``ValueError`` with the remedy where the model carries the run's LoRA otherwise than it was trained."""
+    if origin.loras > 1:
+        raise ValueError("the model went through two Live LoRA nodes; keep one")
+    if origin.ema:
+        raise ValueError(f"use_ema is on in Live LoRA; the averaged weights are for looking: turn it off for {purpose}")
+    if origin.strength != 1:
+        raise ValueError(f"strength is {origin.strength:g} in Live LoRA; set it to 1 for {purpose}")

@@ -12,7 +12,7 @@ PACK = "stepwise_grpo"
 COMFY = {"comfy", "comfy_api", "comfy_extras", "comfy_execution", "execution", "folder_paths", "latent_preview", "node_helpers", "nodes", "server"}
 KNOW_COMFY = {f"nodes/{name}.py" for name in ("convert", "base_model", "demo_model", "live_lora")}
 # Verbs and rewards the graph shares with the trainer, and the values and files that pass between the two.
-SHARED_WITH_NODES = ("core", "rollout", "preview", "rewards", "config", "job", "control", "policy", "trajectory", "experience", "conditioning", "prompts", "base", "comfyui", "lora", "defaults")
+SHARED_WITH_NODES = ("core", "rollout", "preview", "rewards", "config", "job", "control", "policy", "trajectory", "experience", "conditioning", "prompts", "base", "comfyui", "lora", "defaults", "looks")
 FOLDERS = ("training", "nodes", "demo", "tools", "tests")
 FILES = sorted([*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))])
 
@@ -49,7 +49,7 @@ def test_core_needs_torch_and_nothing_else():
     assert not breaches("training/core/**/*.py", lambda name: is_standard(name) or is_from(name, "torch", f"{PACK}.training.core"))
 
 
-@pytest.mark.parametrize("module", ["config", "job", "control", "defaults"])
+@pytest.mark.parametrize("module", ["config", "job", "control", "defaults", "looks"])
 def test_settings_and_run_folder_need_the_standard_library_only(module):
     allowed = (f"{PACK}.training.config", f"{PACK}.training.job")
     assert not breaches(f"training/{module}.py", lambda name: is_standard(name) or is_from(name, *allowed))

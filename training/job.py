@@ -1,9 +1,9 @@
 """A run on disk: the only channel between graph and trainer. Standard library only.
 
-Nodes write job.json and inbox/; the trainer writes everything else. Every file is written whole, then renamed.
+Nodes write job.json, inbox/ and looks/; the trainer writes everything else. Every file is written whole, then renamed.
 """
 
-# <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/
+# <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/  looks/
 # <output>/loras/stepwise_grpo/<run>/v000012.safetensors  v000012.png
 
 import hashlib
@@ -91,6 +91,7 @@ class RunFolder:
         self.rejected = self.path / "rejected"
         self.dropped = self.path / "dropped"
         self.state = self.path / "state"
+        self.looks = self.path / "looks"
         self.loras = self.output / "loras" / FOLDER / self.name
 
     # what the graph writes
@@ -144,6 +145,10 @@ class RunFolder:
     def picture_file(self, version: int) -> Path:
         """Beside the version and of the same name, as LoRA managers look for it."""
         return self.version_file(version).with_suffix(".png")
+
+    def look_file(self, version: int) -> Path:
+        """What the held-out pictures of a version showed; their contact picture lies beside it as .jpg."""
+        return self.looks / f"v{version:06d}.json"
 
     def lora_name(self, version: int) -> str:
         """The name under which ComfyUI's stock loaders list the file, with this system's separator as they do."""

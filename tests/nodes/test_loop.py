@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 
 from stepwise_grpo.tests.nodes.graphs import add, change, find, first_loop, note
+from stepwise_grpo.tests.nodes.live import watch
 from stepwise_grpo.tools.server import ComfyError
 from stepwise_grpo.training.job import RunFolder, write_json
 
@@ -146,6 +147,16 @@ def test_other_settings_of_a_running_run_are_refused_by_name(server, three_itera
     graph = change(first_loop(server, "loop", 20), "StepwiseGRPO_GRPOLoRATrainer", rank=8)
     with pytest.raises(ComfyError, match="started with rank = 16; this graph says 8"):
         server.run(graph)
+
+
+def test_the_trainer_node_shows_how_far_the_trainer_is(server, three_iterations):
+    graph = first_loop(server, "shown")
+    seen = watch(server, graph).of(find(graph, "StepwiseGRPO_GRPOLoRATrainer"))
+    steps = [value for _, value, _ in seen.bars]
+    print(steps, seen.texts)
+    assert steps == sorted(steps) and seen.bars[-1][1:] == (3, 3) and 2 in steps
+    assert seen.texts[-1][1].startswith("shown version 1: reward ")
+    assert len({text for _, text in seen.texts}) > 1
 
 
 def test_cancelling_a_rollout_stops_it_and_the_server_lives(server):

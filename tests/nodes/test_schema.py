@@ -14,7 +14,7 @@ IDS = {
     f"StepwiseGRPO_{name}"
     for name in (
         *("BaseModel", "DemoModel", "PromptList", "StepwiseSDESampler", "StepwiseSDE", "TweediePreviewReward", "CreditVisualizer"),
-        *("GRPOLoRATrainer", "LiveLoRA", "RecommendedSettings", "PlacementReward", "WarmthReward", "ContrastReward", "CompressibilityReward"),
+        *("GRPOLoRATrainer", "LiveLoRA", "HeldOutPictures", "RecommendedSettings", "PlacementReward", "WarmthReward", "ContrastReward", "CompressibilityReward"),
     )
 }
 SOCKETS = {"STEPWISE_GRPO_TRAJECTORY", "STEPWISE_GRPO_CREDIT", "STEPWISE_GRPO_REWARD"}
