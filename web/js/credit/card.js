@@ -22,11 +22,12 @@ export function makeCard(group, thumbnails, decimals, unpin) {
     /** @param {Cell | null} cell @param {boolean} pinned */
     const show = (cell, pinned) => {
         root.classList.toggle("sg-pinned", pinned)
+        root.classList.toggle("sg-ends", !cell)
         close.hidden = !pinned
         title.textContent = cell ? cellName(group, cell) : t("credit.ends")
         list.replaceChildren(...(cell ? facts(group, cell, decimals).flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]) : []))
         sum.textContent = cell ? sumLine(group, cell.member, decimals) : [group.best, group.worst].map((member) => sumLine(group, member, decimals)).join("\n")
-        hint.textContent = t(pinned ? "credit.hintPinned" : cell ? "credit.hintCell" : "credit.hint")
+        hint.textContent = t(cell ? "credit.hintCell" : "credit.hint")
         for (const [i, args] of (cell ? ofCell(group, cell, decimals) : ofEnds(group, decimals)).entries()) pictures[i]?.show(...args)
     }
     return { root, show }

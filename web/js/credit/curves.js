@@ -4,7 +4,7 @@ import { element, svg } from "../draw/elements.js"
 import { path, pieces } from "../draw/line_chart.js"
 import { extent, linear, shown, ticks } from "../draw/scales.js"
 import { t } from "../words.js"
-import { placeOf, shownStates } from "./axis.js"
+import { placeOf } from "./axis.js"
 import { meanOf } from "./view.js"
 
 /** @typedef {import("./view.js").Group} Group */
@@ -48,10 +48,4 @@ const curve = (values, kind, steps, y) => svg("path", { class: "sg-curve", "data
 export function drawn(values, steps, y) {
     const points = pieces(values).map((piece) => piece.map((k) => [placeOf(k, steps), y(/** @type {number} */ (values[k]))]))
     return points.map((piece) => path(piece.length === 1 ? [piece[0], piece[0]] : piece)).join("")
-}
-
-/** The axis below: times of the states that have a thumbnail. @param {Group} group */
-export function makeAxis(group) {
-    const labels = shownStates(group.steps).map((k) => element("span", { style: `left: ${placeOf(k, group.steps)}%` }, group.times[k].toFixed(2)))
-    return [element("div", { class: "sg-side" }, t("credit.time")), element("div", { class: "sg-axis" }, ...labels)]
 }

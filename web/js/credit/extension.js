@@ -5,7 +5,7 @@ import { CreditWidget } from "./widget.js"
 
 const TYPE = "StepwiseGRPO_CreditVisualizer"
 const PROPERTY = "stepwise_grpo_credit"
-const SIZE = [720, 620]
+const SIZE = [740, 660]
 const LEAST = { width: 460, height: 400 }
 
 /** @typedef {import("../comfy.js").GraphNode} GraphNode */

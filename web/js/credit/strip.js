@@ -23,10 +23,10 @@ export function makeStrip(group, thumbnails) {
 function makeRow(group, states, thumbnails) {
     const ratio = thumbnails.tile.width / thumbnails.tile.height
     const width = (100 * strideOf(group.steps)) / (group.steps + strideOf(group.steps))
-    const tiles = states.map(() => element("canvas", { class: "sg-tile", style: `--ratio: ${ratio}` }))
+    const tiles = states.map(() => element("canvas", { class: "sg-tile" }))
     const slots = states.map((k, i) => element("div", { class: "sg-slot", style: `left: ${placeOf(k, group.steps) - width / 2}%; width: ${width}%` }, tiles[i]))
     const label = element("div", { class: "sg-side" })
-    const area = element("div", { class: "sg-strip" }, ...slots)
+    const area = element("div", { class: "sg-strip", style: `--ratio: ${ratio}; --slots: ${100 / width}` }, ...slots)
     let shown = ""
     /** @param {Row} row */
     const show = (row) => {

@@ -5,8 +5,9 @@ import { t } from "../words.js"
 import { moved } from "./axis.js"
 import { makeCard } from "./card.js"
 import { makeChooser } from "./chooser.js"
-import { makeAxis, makeCurves } from "./curves.js"
+import { makeCurves } from "./curves.js"
 import { makeHeatMap } from "./heat_map.js"
+import { stepNumbers, timeLabels } from "./labels.js"
 import { makeLegend } from "./legend.js"
 import { decimalsFor, fixed, headline, spoken } from "./story.js"
 import { makeStrip } from "./strip.js"
@@ -126,7 +127,7 @@ export class CreditWidget {
         const curves = makeCurves(group)
         const strip = this.#thumbnails && makeStrip(group, this.#thumbnails)
         const card = makeCard(group, this.#thumbnails, decimals, () => this.#pin(null))
-        const plot = element("div", { class: strip ? "sg-plot" : "sg-plot sg-bare" }, ...(strip?.roots.flat() ?? []), ...map.root, ...curves.root, ...makeAxis(group))
+        const plot = element("div", { class: strip ? "sg-plot" : "sg-plot sg-bare" }, ...(strip?.roots.flat() ?? []), ...stepNumbers(group), ...map.root, ...curves.root, ...timeLabels(group))
         const parts = [element("h3", { class: "sg-headline" }, headline(group, decimals)), makeChooser(view.texts, group.index, (step) => this.#other(step))]
         this.#body.replaceChildren(...parts, element("div", { class: "sg-main" }, plot, card.root), makeLegend(group, limit, decimals))
         const show = (/** @type {Cell | null} */ cell, /** @type {boolean} */ pinned) => {
