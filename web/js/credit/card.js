@@ -35,12 +35,18 @@ export function makeCard(group, thumbnails, decimals, unpin) {
 
 /** @typedef {[member: number, state: number, caption: string, kind: string, seen: boolean]} Shown */
 
-/** @param {Group} group @param {Cell} cell @param {number} decimals @returns {Shown[]} */
-const ofCell = (group, { member, step }, decimals) =>
-    [step, step + 1].map((k) => {
+/**
+ * Before and after the step; where nobody looked, the finished picture.
+ * @param {Group} group @param {Cell} cell @param {number} decimals @returns {Shown[]}
+ */
+function ofCell(group, { member, step }, decimals) {
+    const picture = (/** @type {number} */ k, /** @type {string} */ key) => {
         const reward = group.rewards[k][member]
-        return [member, k, t(k === step ? "credit.before" : "credit.after", { reward: fixed(reward, decimals) }), "", reward !== null]
-    })
+        return /** @type {Shown} */ ([member, k, t(key, { reward: fixed(reward, decimals) }), "", reward !== null])
+    }
+    if (!group.looked) return [picture(group.steps, "credit.finished"), [member, 0, "", "", false]]
+    return [picture(step, "credit.before"), picture(step + 1, "credit.after")]
+}
 
 /** @param {Group} group @param {number} decimals @returns {Shown[]} */
 const ofEnds = (group, decimals) => [finished(group, group.best, "best", decimals), finished(group, group.worst, "worst", decimals)]
@@ -60,7 +66,7 @@ function makePicture(thumbnails) {
     const show = (...[member, state, text, kind, seen]) => {
         caption.textContent = text
         root.dataset.kind = kind
-        root.style.visibility = seen ? "" : "hidden"
+        root.hidden = !seen
         thumbnails.draw(canvas, member, state)
     }
     return { root, show }

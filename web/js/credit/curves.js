@@ -18,7 +18,7 @@ export function makeCurves(group) {
     const others = group.rewards[0].map((_, i) => curve(of(i), "other", group.steps, y))
     const marked = [curve(of(group.worst), "worst", group.steps, y), curve(of(group.best), "best", group.steps, y), curve(group.rewards.map(meanOf), "mean", group.steps, y)]
     const chosen = curve([], "chosen", group.steps, y)
-    const root = svg("svg", { class: "sg-curves", viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": t("credit.curves") }, ...others, ...marked, chosen)
+    const root = svg("svg", { class: "sg-curves", viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "data-dots": !group.looked, "aria-label": t("credit.curves") }, ...others, ...marked, chosen)
     const band = element("div", { class: "sg-band-of", hidden: true })
     const levels = ticks(low, high, 4)
     const grid = levels.map((value) => element("div", { class: "sg-level", style: `top: ${y(value)}%` }))

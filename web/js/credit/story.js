@@ -35,7 +35,7 @@ export function headline(group, decimals) {
     if (group.alike) return t("credit.headline.alike", { reward: fixed(final[best], decimals) })
     const step = { step: earner.step + 1, steps: group.steps, gain: withSign(earner.gain, decimals) }
     const lost = (group.sums[loser] ?? 0) < 0
-    const member = { member: loser + 1, ...sumOf(group, loser, decimals), sum: withSign(group.sums[loser], decimals) }
+    const member = { member: loser + 1, ...sumOf(group, loser, decimals), sum: withSign(shownGain(group, loser, decimals), decimals) }
     return `${t(earner.gain > 0 ? "credit.headline.earned" : "credit.headline.none", step)} ${t(lost ? "credit.headline.lost" : "credit.headline.least", member)}`
 }
 
@@ -46,8 +46,14 @@ export function headline(group, decimals) {
 export function sumOf(group, member, decimals) {
     const start = group.rewards[0][member]
     const final = group.rewards[group.steps][member]
-    const gains = start === null || final === null ? null : Number(final.toFixed(decimals)) - Number(start.toFixed(decimals))
-    return { start: fixed(start, decimals), gains: fixed(gains, decimals), final: fixed(final, decimals) }
+    return { start: fixed(start, decimals), gains: fixed(shownGain(group, member, decimals), decimals), final: fixed(final, decimals) }
+}
+
+/** Final minus start as they are shown. @param {Group} group @param {number} member @param {number} decimals */
+function shownGain(group, member, decimals) {
+    const start = group.rewards[0][member]
+    const final = group.rewards[group.steps][member]
+    return start === null || final === null ? null : Number(final.toFixed(decimals)) - Number(start.toFixed(decimals))
 }
 
 /**

@@ -65,6 +65,15 @@ export function colourLimit(view) {
 }
 
 /**
+ * How large the differences between rewards are: what decides how many digits of them are shown.
+ * @param {View} view
+ */
+export function rewardScale(view) {
+    if (lookedAt(view)) return colourLimit(view)
+    return Math.max(spread(view.rewards.flat()) / 2, 1e-6)
+}
+
+/**
  * The prompt whose finished pictures differ most: the one to look at first.
  * @param {View} view
  */

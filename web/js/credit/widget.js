@@ -12,7 +12,7 @@ import { makeLegend } from "./legend.js"
 import { decimalsFor, fixed, headline, spoken } from "./story.js"
 import { makeStrip } from "./strip.js"
 import { Thumbnails } from "./thumbnails.js"
-import { colourLimit, groupOf, lacking, mostTelling } from "./view.js"
+import { colourLimit, groupOf, lacking, mostTelling, rewardScale } from "./view.js"
 
 /** @typedef {import("./axis.js").Cell} Cell */
 /** @typedef {import("./view.js").View} View */
@@ -122,14 +122,14 @@ export class CreditWidget {
     /** @param {View} view @param {Group} group @returns {Drawn} */
     #draw(view, group) {
         const limit = colourLimit(view)
-        const decimals = decimalsFor(limit)
+        const decimals = decimalsFor(rewardScale(view))
         const map = makeHeatMap(group, limit, { point: (cell) => this.#point(cell), choose: (cell) => this.#pin(cell), key: (event) => this.#key(event) })
         const curves = makeCurves(group)
         const strip = this.#thumbnails && makeStrip(group, this.#thumbnails)
         const card = makeCard(group, this.#thumbnails, decimals, () => this.#pin(null))
         const plot = element("div", { class: strip ? "sg-plot" : "sg-plot sg-bare" }, ...(strip?.roots.flat() ?? []), ...stepNumbers(group), ...map.root, ...curves.root, ...timeLabels(group))
         const parts = [element("h3", { class: "sg-headline" }, headline(group, decimals)), makeChooser(view.texts, group.index, (step) => this.#other(step))]
-        this.#body.replaceChildren(...parts, element("div", { class: "sg-main" }, plot, card.root), makeLegend(group, limit, decimals))
+        this.#body.replaceChildren(...parts, element("div", { class: "sg-main" }, plot, card.root), makeLegend(group, limit))
         const show = (/** @type {Cell | null} */ cell, /** @type {boolean} */ pinned) => {
             map.show(this.#pointed, this.#pinned)
             curves.show(cell)
