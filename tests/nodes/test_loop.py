@@ -30,7 +30,8 @@ def three_iterations(server, busy_trainer):
         outputs, event = metrics(server, graph)
         seen.append(event)
         assert note(outputs, graph).startswith(f"loop version {seed + 1}: reward ")
-        assert outputs[find(graph, "StepwiseGRPO_CreditVisualizer")]["images"]
+        (view,) = outputs[find(graph, "StepwiseGRPO_CreditVisualizer")]["stepwise_grpo_credit"]
+        assert (server.output / "stepwise_grpo" / ".credit" / view / "view.json").is_file()
         assert len(outputs[find(graph, "PreviewImage")]["images"]) == 4
     return seen
 

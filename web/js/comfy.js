@@ -74,6 +74,38 @@ export function changed() {
 }
 
 /**
+ * What the page keeps of a node's last run; undefined where it keeps nothing.
+ * @param {GraphNode} node
+ */
+export function nodeOutput(node) {
+    const inside = node.graph !== (app.rootGraph ?? app.graph)
+    return app.nodeOutputs?.[inside ? `${node.graph.id}:${node.id}` : node.id]
+}
+
+/**
+ * Make an element within a node a good neighbour: pressing in it moves neither node nor canvas, while the wheel and the middle button still do.
+ * @param {HTMLElement} element
+ */
+export function onCanvas(element) {
+    element.addEventListener("wheel", (event) => {
+        if (event.defaultPrevented) return
+        event.preventDefault()
+        event.stopPropagation()
+        app.canvas.processMouseWheel(event)
+    })
+    element.addEventListener("pointerdown", (event) => {
+        event.stopPropagation()
+        if (event.button === 1) app.canvas.processMouseDown(event)
+    })
+    element.addEventListener("pointermove", (event) => {
+        if (event.buttons & 4) app.canvas.processMouseMove(event)
+    })
+    element.addEventListener("pointerup", (event) => {
+        if (event.button === 1) app.canvas.processMouseUp(event)
+    })
+}
+
+/**
  * Load one of our style sheets once.
  * @param {string} name a file of web/css
  */
