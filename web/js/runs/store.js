@@ -41,6 +41,7 @@ export function createStore({ ask, onServer, clock = () => Date.now() / 1000 }) 
     /** @type {Map<string, number>} what was told of a run at which time of the server */
     const told = new Map()
     let whole = true
+    let acts = 0 // begun and answered: what was asked for before one of them may be older than its answer
 
     /** @param {Partial<State>} change */
     function set(change) {
@@ -72,13 +73,15 @@ export function createStore({ ask, onServer, clock = () => Date.now() / 1000 }) 
         if (name === null) return
         const known = whole ? null : state.detail
         const since = told.get(name)
+        const actsBefore = acts
         const newest = known?.events.at(-1)?.version ?? 0
         whole = false
         try {
             const answer = await ask(`/runs/${encodeURIComponent(name)}${newest ? `?after=${newest}` : ""}`)
             if (state.open !== name) return
             if (answer.summary.version < newest) return again()
-            set({ detail: extended(known, answer), detailError: "" })
+            const notes = acts === actsBefore ? answer.notes : state.detail?.notes ?? answer.notes
+            set({ detail: { ...extended(known, answer), notes }, detailError: "" })
             if (told.get(name) === since) set({ runs: merged(state.runs, [answer.summary]) })
         } catch (error) {
             if (state.open === name) set({ detailError: said(error) })
@@ -104,7 +107,8 @@ export function createStore({ ask, onServer, clock = () => Date.now() / 1000 }) 
      */
     async function act(name, action, body = {}) {
         const since = told.get(name)
-        const answer = await ask(`/runs/${encodeURIComponent(name)}/${action}`, body)
+        acts++
+        const answer = await ask(`/runs/${encodeURIComponent(name)}/${action}`, body).finally(() => acts++)
         if (told.get(name) === since) set({ runs: merged(state.runs, [answer.summary]) })
         if (state.open === name && state.detail) set({ detail: { ...state.detail, notes: answer.notes } })
     }
