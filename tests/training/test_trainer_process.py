@@ -29,6 +29,7 @@ from stepwise_grpo.training.trajectory import Prompt, Trajectory
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = (16, 16, 16)
 JOB = Job(base=DEMO, rank=4, alpha=8.0)
+ORIGIN = Origin()  # the base model
 FOREVER = 900.0  # seconds, for a machine that is busy with other things
 WINDOWS = sys.platform == "win32"
 
@@ -62,13 +63,13 @@ def policy(comfyui_folder: Path) -> Iterator[Any]:
         yield open_policy(JOB)
 
 
-def packed(policy: Any, seed: int, steps: int, group_size: int, **update: Any) -> bytes:
-    """An iteration of the base model as the graph writes it."""
+def packed(policy: Any, seed: int, steps: int, group_size: int, origin: Origin = ORIGIN, **update: Any) -> bytes:
+    """An iteration of the policy as the graph writes it."""
     schedule = Schedule(tuple(1 - k / steps for k in range(steps + 1)), "ddim", 0.7)
     prompts = tuple(Prompt(caption.text(), i, entries(caption.text())) for i, caption in enumerate(all_captions()[seed::601][:2]))
     with torch.no_grad(), policy.prompts([p.conditioning for p in prompts], entries(""), 1.0, [2 * group_size, *SHAPE]):
         path = rollout(policy.velocity, schedule, [0, 1], group_size, SHAPE, seed)
-        trajectory = Trajectory(path.states, path.velocities, schedule, prompts, entries(""), 1.0, seed, Origin(), DEMO, path.evaluations)
+        trajectory = Trajectory(path.states, path.velocities, schedule, prompts, entries(""), 1.0, seed, origin, DEMO, path.evaluations)
         credit, _ = preview(trajectory, policy.velocity, decode, Redness(), PreviewSettings(substeps=1))
     return pack(trajectory, credit, JOB, UpdateSettings(learning_rate=1e-3, **update))
 
