@@ -79,7 +79,7 @@ export function createStore({ ask, onServer, clock = () => Date.now() / 1000 }) 
         try {
             const answer = await ask(`/runs/${encodeURIComponent(name)}${newest ? `?after=${newest}` : ""}`)
             if (state.open !== name) return
-            if (answer.summary.version < newest) return again()
+            if (answer.summary.version < newest) return void again() // begun anew
             const notes = acts === actsBefore ? answer.notes : state.detail?.notes ?? answer.notes
             set({ detail: { ...extended(known, answer), notes }, detailError: "" })
             if (told.get(name) === since) set({ runs: merged(state.runs, [answer.summary]) })
