@@ -29,9 +29,9 @@ function server(runs) {
         return structuredClone(answer)
     }
     it.onServer = (name, listener) => ((listeners[name] = listener), () => delete listeners[name])
-    it.say = (name, version, more = {}) => {
+    it.say = (name, version, more = {}, gone = []) => {
         it.runs[name] = version
-        listeners["stepwise_grpo.runs"]?.({ trainer, now: ++it.now, runs: [summary(name, version, more)] })
+        listeners["stepwise_grpo.runs"]?.({ trainer, now: ++it.now, runs: [summary(name, version, more)], gone })
     }
     it.reconnect = () => listeners.reconnected?.()
     it.listens = () => Object.keys(listeners).length
@@ -168,6 +168,14 @@ test("a refusal is told in the server's words and gone when an answer comes", as
     await store.refresh()
     assert.equal(store.get().error, "")
     assert.equal(store.get().detail.events.length, 1)
+})
+
+test("a run that is gone leaves the list, and the next one is opened", async () => {
+    const { store, far } = await opened({ a: 1, b: 2 })
+    far.say("a", 1, {}, ["b"])
+    await settle()
+    assert.deepEqual(store.get().runs.map((run) => run.name), ["a"])
+    assert.equal(store.get().detail.summary.name, "a")
 })
 
 test("ended, it listens no more", async () => {

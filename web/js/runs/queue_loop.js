@@ -21,6 +21,7 @@ import { said, single } from "./store.js"
 const KEY = "stepwise_grpo.intent"
 const AWAKE = ["stepwise_grpo.runs", "status", "execution_success", "execution_error", "execution_interrupted", "reconnected"]
 const LOOK_ANYWAY = 5000 // ms, in case a message was lost
+const GRACE = 10 // s after a reload until the page has opened its workflow again
 const NOTHING_AFTER = 999999999 // a version: the answer then holds no events
 
 /** @param {Page} page */
@@ -32,6 +33,7 @@ export function createQueueing(page) {
     const listeners = new Set()
     /** @type {(() => void)[]} */
     let ends = []
+    let resumedAt = -Infinity // s
 
     /** @param {Intent | null} intent @param {Partial<Told>} [more] */
     function set(intent, more = {}) {
@@ -60,6 +62,7 @@ export function createQueueing(page) {
         let summary = await summaryOf(intent.run)
         let step = nextStep(intent, { summary, fate, workflow })
         if (step.key === "nothingNew") step = nextStep(intent, { summary: (summary = await summaryOf(intent.run)), fate, workflow }) // a commit fell between two reads
+        if (["noNode", "linked"].includes(step.key ?? "") && performance.now() / 1000 - resumedAt < GRACE) step = { act: "wait" }
         const other = step.act === "queue" ? await page.inFlight(intent.run) : null
         if (told.intent !== intent) return
         if (step.act === "stop" || step.act === "done") return finish(step.key ?? "done", step.values)
@@ -109,7 +112,9 @@ export function createQueueing(page) {
         /** Go on after a reload, as this tab set out to. */
         async resume() {
             const kept = JSON.parse(storage.getItem(KEY) ?? "null")
-            if (kept && !told.intent) await begin(kept)
+            if (!kept || told.intent) return
+            resumedAt = performance.now() / 1000
+            await begin(kept)
         },
         /** @param {() => void} listener */
         subscribe: (listener) => (listeners.add(listener), () => void listeners.delete(listener)),

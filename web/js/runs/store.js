@@ -120,7 +120,17 @@ export function createStore({ ask, onServer, clock = () => Date.now() / 1000 }) 
     /** @param {any} news */
     function hear(news) {
         take(news, false)
+        if (news.gone?.length) forget(news.gone)
         if (news.runs.some((/** @type {Summary} */ run) => run.name === state.open)) more()
+    }
+
+    /** @param {string[]} gone names of runs whose folders are no more */
+    function forget(gone) {
+        const runs = state.runs.filter((run) => !gone.includes(run.name))
+        set({ runs })
+        if (state.open === null || !gone.includes(state.open)) return
+        set({ open: runs[0]?.name ?? null, detail: null, detailError: "" })
+        again()
     }
 
     /** Ask once, then listen; returns what ends the listening. */

@@ -20,7 +20,8 @@ export function trainerBox({ store, guarded }) {
         const ask = () => root.append(question(t("runs.trainer.stopQuestion"), t("runs.trainer.stop"), guarded(store.stopTrainer)))
         const stop = trainer.stopping ? null : button("", t("runs.trainer.stop"), ask, { class: "sg-button sg-link" })
         const text = t(trainer.stopping ? "runs.trainer.stopping" : "runs.trainer.alive")
-        const line = element("span", { class: "sg-grow" }, element("i", { class: "pi pi-check-circle sg-good", "aria-hidden": "true" }), ` ${text} `, heard)
+        const host = element("span", { class: "sg-quiet" }, trainer.host ?? "")
+        const line = element("span", { class: "sg-grow" }, element("i", { class: "pi pi-check-circle sg-good", "aria-hidden": "true" }), ` ${text} `, host)
         return [element("div", { class: "sg-row" }, line, stop)]
     }
 
@@ -28,6 +29,7 @@ export function trainerBox({ store, guarded }) {
     function absent(trainer, waiting) {
         const key = waiting ? (waiting === 1 ? "runs.trainer.oneWaits" : "runs.trainer.wait") : "runs.trainer.absent"
         const line = element("p", {}, element("i", { class: "pi pi-exclamation-circle sg-look", "aria-hidden": "true" }), ` ${t(key, { n: waiting })}`)
+        line.append(" ", heard)
         return [line, element("p", { class: "sg-quiet" }, t("runs.trainer.how")), copyable(trainer.command, t("runs.trainer.command"))]
     }
 
@@ -38,7 +40,7 @@ export function trainerBox({ store, guarded }) {
             const { at = null, ...trainer } = state.trainer ?? {}
             const waiting = state.runs.reduce((sum, run) => sum + run.waiting, 0)
             draw({ trainer: state.trainer && /** @type {any} */ (trainer), waiting })
-            if (at !== null) heard.textContent = `${state.trainer?.host ?? ""} · ${t("runs.trainer.heard", { ago: ago(nowOf(state) - at) })}`
+            heard.textContent = at === null ? "" : t("runs.trainer.heard", { ago: ago(nowOf(state) - at) }) // while it is alive its beats are no news
         },
     }
 }
