@@ -7,6 +7,7 @@
     python dev.py vectors   check a file of transition vectors
     python dev.py model     make the built-in model anew
     python dev.py models    write the tables of recommended settings anew
+    python dev.py locales   write the English texts of the nodes anew, which translations follow
     python dev.py setup     make or repair .venv and .comfyui; the other commands do it by themselves
 
 COMFYUI_PATH=<folder> uses a ComfyUI of your own, with COMFYUI_PYTHON or the Python found with it.
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parent
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="dev.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("demo", "compare", "bench", "test", "vectors", "model", "models", "setup"))
+    parser.add_argument("command", choices=("demo", "compare", "bench", "test", "vectors", "model", "models", "locales", "setup"))
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="options of the command; COMMAND --help lists them")
     asked = parser.parse_args()
     for stream in (sys.stdout, sys.stderr):
@@ -49,7 +50,7 @@ def main() -> int:
 
 
 def forward(command: str, arguments: list[str]) -> int:
-    """demo, compare, bench, vectors, models: tools/<command>.py inside the virtual environment; it parses its own options."""
+    """demo, compare, bench, vectors, models, locales: tools/<command>.py inside the virtual environment; it parses its own options."""
     return run(prepare(ROOT), ROOT / "tools" / "run.py", command, *arguments)
 
 

@@ -11,6 +11,7 @@ from ..training.backends.stacking import put_loras
 from ..training.base import LORA_KIND, describe, describe_lora, refuse_gguf
 from .convert import attached_base, bare, foreign_patches, with_base
 from .graph_reading import CannotSee, Chain, read_chain
+from .search_words import schema
 from .sockets import CATEGORY
 
 CHECKPOINT = "checkpoints/"  # prefix of checkpoint names in the list
@@ -19,7 +20,7 @@ CHECKPOINT = "checkpoints/"  # prefix of checkpoint names in the list
 class BaseModel(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_BaseModel",
             display_name="Base Model to fine-tune (Stepwise GRPO)",
             category=CATEGORY,

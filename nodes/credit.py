@@ -9,13 +9,14 @@ from comfy_api.latest import io
 from ..training.trajectory import Credit as CreditData
 from .credit_view import store
 from .figure import draw
+from .search_words import schema
 from .sockets import CATEGORY, Credit
 
 
 class CreditVisualizer(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_CreditVisualizer",
             display_name="Credit Visualizer (Stepwise GRPO)",
             category=CATEGORY,

@@ -4,13 +4,14 @@ from comfy_api.latest import io
 
 from ..training.base import DEMO
 from .convert import with_base
+from .search_words import schema
 from .sockets import CATEGORY
 
 
 class DemoModel(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_DemoModel",
             display_name="Demo Model (Stepwise GRPO)",
             category=CATEGORY,

@@ -5,13 +5,14 @@ from typing import Any
 from comfy_api.latest import io
 
 from .looking import look_at
+from .search_words import schema
 from .sockets import CATEGORY, MAX_SEED, Reward
 
 
 class HeldOutPictures(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_HeldOutPictures",
             display_name="Held-Out Pictures (Stepwise GRPO)",
             category=CATEGORY,

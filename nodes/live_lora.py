@@ -15,6 +15,7 @@ from ..training.config import Origin
 from ..training.job import RunFolder, all_runs, digest_of, retry_sharing
 from . import convert, validate
 from .progress import Progress
+from .search_words import schema
 from .sockets import CATEGORY, advanced
 
 NEWEST = -1
@@ -25,7 +26,7 @@ APPLY_AS = ("auto", "merged", "unmerged")
 class LiveLoRA(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_LiveLoRA",
             display_name="Live LoRA (Stepwise GRPO)",
             category=CATEGORY,

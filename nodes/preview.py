@@ -15,6 +15,7 @@ from . import convert
 from .base_model import base_of
 from .contact_sheet import picture_sheet
 from .progress import THROUGH_BOTH, THROUGH_NETWORK, Progress
+from .search_words import schema
 from .sockets import CATEGORY, Credit, Reward, Trajectory
 
 SCHEME = (
@@ -26,7 +27,7 @@ SCHEME = (
 class TweediePreviewReward(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_TweediePreviewReward",
             display_name="Tweedie Preview & Reward (Stepwise GRPO)",
             category=CATEGORY,

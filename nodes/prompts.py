@@ -6,13 +6,14 @@ from comfy_api.latest import io
 
 from ..training.prompts import choose, prompt_lines
 from .convert import tagged
+from .search_words import schema
 from .sockets import CATEGORY, COUNTS_UP, MAX_SEED
 
 
 class PromptList(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_PromptList",
             display_name="Prompt List (Stepwise GRPO)",
             category=CATEGORY,

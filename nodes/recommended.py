@@ -11,6 +11,7 @@ from ..training.defaults import Row, alpha_for, describe, find, shown
 from .base_model import base_of
 from .convert import attached_base
 from .progress import Progress
+from .search_words import schema
 from .sockets import AUTO, CATEGORY
 
 Law = io.Custom("COMBO")  # the type of a combo widget; that of io.Combo.Output is a list, which no widget takes
@@ -20,7 +21,7 @@ AUTOMATIC = {"learning_rate": 0, "clip": 0, "targets": AUTO, "rank": 0, "alpha":
 class RecommendedSettings(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_RecommendedSettings",
             display_name="Recommended Settings (Stepwise GRPO)",
             category=CATEGORY,

@@ -3,6 +3,7 @@
 from comfy_api.latest import io
 
 from ..training.rewards import make_reward
+from .search_words import schema
 from .sockets import CATEGORY, Reward
 
 SCORES = "Scores for Tweedie Preview & Reward."
@@ -11,7 +12,7 @@ SCORES = "Scores for Tweedie Preview & Reward."
 class PlacementReward(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_PlacementReward",
             display_name="Placement Reward (Stepwise GRPO demo)",
             category=CATEGORY,
@@ -28,7 +29,7 @@ class PlacementReward(io.ComfyNode):
 class WarmthReward(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_WarmthReward",
             display_name="Warmth Reward (Stepwise GRPO)",
             category=CATEGORY,
@@ -45,7 +46,7 @@ class WarmthReward(io.ComfyNode):
 class ContrastReward(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_ContrastReward",
             display_name="Contrast Reward (Stepwise GRPO)",
             category=CATEGORY,
@@ -62,7 +63,7 @@ class ContrastReward(io.ComfyNode):
 class CompressibilityReward(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_CompressibilityReward",
             display_name="Compressibility Reward (Stepwise GRPO)",
             category=CATEGORY,

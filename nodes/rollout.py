@@ -15,6 +15,7 @@ from .base_model import base_of
 from .contact_sheet import contact_sheet
 from .progress import THROUGH_NETWORK, Progress
 from .recommended import law_of, row_of
+from .search_words import schema
 from .sockets import AUTO, CATEGORY, COUNTS_UP, MAX_SEED
 from .sockets import Trajectory as TrajectorySocket
 
@@ -25,7 +26,7 @@ ETA = "Strength of the noise. -1 takes the law's default: ddim 0.7, cps 0.8, pre
 class StepwiseSDESampler(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_StepwiseSDESampler",
             display_name="Stepwise SDE Sampler (Stepwise GRPO)",
             category=CATEGORY,

@@ -5,6 +5,7 @@ from comfy_api.latest import io
 from ..training.core.transitions import LAWS, resolve_eta
 from .convert import stochastic_sampler
 from .rollout import ETA, LAW
+from .search_words import schema
 from .sockets import CATEGORY, MAX_SEED
 from .validate import law_and_eta
 
@@ -12,7 +13,7 @@ from .validate import law_and_eta
 class StepwiseSDE(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_StepwiseSDE",
             display_name="Stepwise SDE (Stepwise GRPO sampler)",
             category=CATEGORY,

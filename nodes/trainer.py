@@ -11,13 +11,14 @@ from ..training.trajectory import Credit as CreditData
 from ..training.trajectory import Trajectory as TrajectoryData
 from . import validate
 from .handover import hand_over
+from .search_words import schema
 from .sockets import AUTO, CATEGORY, Credit, Trajectory, advanced
 
 
 class GRPOLoRATrainer(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return io.Schema(
+        return schema(
             node_id="StepwiseGRPO_GRPOLoRATrainer",
             display_name="GRPO LoRA Trainer (Stepwise GRPO)",
             category=CATEGORY,

@@ -152,6 +152,7 @@ def test_the_archive_is_what_gits_rules_say():
 
 def test_the_archive_has_the_pack_and_none_of_its_workshop():
     assert {"__init__.py", "LICENSE", "pyproject.toml", "requirements.txt", "start_trainer.bat", "start_trainer.sh"} <= set(SHIPPED)
+    assert {f"locales/{language}/{file}.json" for language in ("en", "zh", "ja", "de") for file in ("main", "nodeDefs")} <= set(SHIPPED)
     assert not [name for name in SHIPPED if name.startswith(("tests/", "tools/", "demo/recipe/", ".")) or name == "dev.py"]
 
 

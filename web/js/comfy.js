@@ -148,7 +148,18 @@ export function loadWords() {
 }
 
 async function fetchWords() {
-    const all = await (await api.fetchApi("/i18n")).json()
-    const language = app.extensionManager?.setting.get("Comfy.Locale") ?? "en"
-    useWords(all.en?.stepwiseGrpo, all[language]?.stepwiseGrpo)
+    const all = await packTexts()
+    useWords(all.en?.stepwiseGrpo, all[language()]?.stepwiseGrpo)
+}
+
+/** The page's language, such as "en" or "zh". @returns {string} */
+export const language = () => app.extensionManager?.setting.get("Comfy.Locale") ?? "en"
+
+/** @type {Promise<{[language: string]: any}> | undefined} */
+let texts
+
+/** All that packs say in all languages, by language. */
+export function packTexts() {
+    texts ??= api.fetchApi("/i18n").then((answer) => answer.json())
+    return texts
 }
