@@ -98,10 +98,11 @@ class Iterations:
         return self.folder.events()
 
     def _credit(self, outputs: dict[str, Any]) -> bytes:
-        return self.server.picture(outputs[self.nodes("StepwiseGRPO_CreditVisualizer")[0]]["images"][0])
+        return self.server.picture(outputs[self.node("StepwiseGRPO_CreditVisualizer")]["images"][0])
 
-    def nodes(self, class_type: str) -> list[str]:
-        return [id for id, node in self.prompt.items() if node["class_type"] == class_type]
+    def node(self, class_type: str) -> str:
+        """Id of the first node of a class: the second Prompt List holds the prompts that are not trained on."""
+        return next(id for id, node in self.prompt.items() if node["class_type"] == class_type)
 
     def _set(self, i: int) -> None:
         """What the page's widgets would be at the i-th press of Queue."""
@@ -113,8 +114,7 @@ class Iterations:
             "StepwiseGRPO_LiveLoRA": {"run_name": self.folder.name},
         }
         for class_type, inputs in changes.items():
-            for id in self.nodes(class_type):
-                self.prompt[id]["inputs"] |= inputs
+            self.prompt[self.node(class_type)]["inputs"] |= inputs
 
     def _check_trainer(self) -> None:
         if self.trainer.exit_code is not None:
