@@ -1,13 +1,14 @@
 """Graphs in API form for the tests: the shipped workflow made small, and changes to it."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 
-from stepwise_grpo.tools.server import ComfyServer
+from stepwise_grpo.tools.server import ComfyServer, Trainer
 from stepwise_grpo.tools.workflow import api_form
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.config import Job
@@ -83,3 +84,11 @@ def version_by_hand(output: Path, run: str, version: int = 1, size: float = 0.01
     write_whole(folder.version_file(version), data)
     folder.write_latest({"version": version, "file": folder.version_file(version).name, "digest": digest_of(data), "experience": ""})
     return folder
+
+
+def wait_until_alive(trainer: Trainer, output: Path) -> None:
+    """Before that the trainer node would not wait for it."""
+    deadline = time.monotonic() + 120
+    while not RunFolder(output, "any").trainer_is_alive():
+        assert trainer.exit_code is None and time.monotonic() < deadline, trainer.tail()
+        time.sleep(0.1)
