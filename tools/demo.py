@@ -83,7 +83,7 @@ class Iterations:
         self.server, self.trainer, self.folder, self.options = server, trainer, folder, options
         workflow = json.loads(WORKFLOW.read_text("utf-8"))
         self.prompt = api_form(workflow, server.object_info())
-        self.figure = add_preview(self.prompt, self.nodes("StepwiseGRPO_CreditVisualizer")[0])
+        self.figure = add_preview(self.prompt, self.node("StepwiseGRPO_CreditVisualizer"))
         self.seconds: list[float] = []
         self.first_credit = b""  # the Credit Visualizer's picture while there is still much to learn
 
@@ -107,8 +107,9 @@ class Iterations:
     def _credit(self, outputs: dict[str, Any]) -> bytes:
         return self.server.picture(outputs[self.figure]["images"][0])
 
-    def nodes(self, class_type: str) -> list[str]:
-        return [id for id, node in self.prompt.items() if node["class_type"] == class_type]
+    def node(self, class_type: str) -> str:
+        """Id of the first node of a class: the second Prompt List holds the prompts that are not trained on."""
+        return next(id for id, node in self.prompt.items() if node["class_type"] == class_type)
 
     def _set(self, i: int) -> None:
         """What the page's widgets would be at the i-th press of Queue."""
@@ -120,8 +121,7 @@ class Iterations:
             "StepwiseGRPO_LiveLoRA": {"run_name": self.folder.name},
         }
         for class_type, inputs in changes.items():
-            for id in self.nodes(class_type):
-                self.prompt[id]["inputs"] |= inputs
+            self.prompt[self.node(class_type)]["inputs"] |= inputs
 
     def _check_trainer(self) -> None:
         if self.trainer.exit_code is not None:
