@@ -3,11 +3,13 @@
     python dev.py demo      a real ComfyUI and the trainer, one reinforcement run on the small built-in model
     python dev.py compare   stepwise against uniform credit on the same model
     python dev.py test      all tests
-    python dev.py bench     what training costs: bench memory, update, sizes, gpu
+    python dev.py bench     what training costs: bench memory, update, sizes, gpu, start
     python dev.py vectors   check a file of transition vectors
     python dev.py model     make the built-in model anew
     python dev.py models    write the tables of recommended settings anew
     python dev.py locales   write the English texts of the nodes anew, which translations follow
+    python dev.py workflows write the workflows of the template browser anew
+    python dev.py pictures  make their thumbnails and the pictures of the help pages anew
     python dev.py setup     make or repair .venv and .comfyui; the other commands do it by themselves
 
 COMFYUI_PATH=<folder> uses a ComfyUI of your own, with COMFYUI_PYTHON or the Python found with it.
@@ -33,7 +35,7 @@ ROOT = Path(__file__).resolve().parent
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="dev.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("demo", "compare", "bench", "test", "vectors", "model", "models", "locales", "setup"))
+    parser.add_argument("command", choices=("demo", "compare", "bench", "test", "vectors", "model", "models", "locales", "workflows", "pictures", "setup"))
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="options of the command; COMMAND --help lists them")
     asked = parser.parse_args()
     for stream in (sys.stdout, sys.stderr):

@@ -16,10 +16,18 @@ class StepwiseGRPOExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         leave_place()  # here and not in on_load, which ComfyUI 0.3.75 never calls
+        add_routes()
         from . import base_model, credit, demo_model, held_out, live_lora, preview, prompts, recommended, rewards, rollout, sampler, trainer
 
         modules = (base_model, demo_model, recommended, prompts, rollout, sampler, preview, credit, trainer, live_lora, held_out, rewards)
         return [node for module in modules for node in module.NODES]
+
+
+def add_routes() -> None:
+    """The addresses that the page reads from, where there is a server."""
+    from .routes import register
+
+    register(getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None))
 
 
 def leave_place() -> None:

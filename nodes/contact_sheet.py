@@ -10,7 +10,7 @@ from ..training.core.tweedie import clean_estimate
 from ..training.preview import OnBatch
 from ..training.rollout import OnStep
 from .convert import image_of, quick_look
-from .progress import Progress
+from .progress import Progress, log
 
 ROWS = 4  # prompts shown
 COLUMNS = 12  # steps shown
@@ -42,9 +42,16 @@ def clean_sheet(model: Any, steps: int, progress: Progress) -> OnClean | None:
     drawn: list[Column] = []
 
     def on_clean(k: int, clean: Tensor) -> None:
-        if k % stride == 0:
+        nonlocal look
+        if look is None or k % stride:
+            return
+        try:
             drawn.append([look.decode_latent_to_preview(row[None].to(model.load_device)) for row in clean[:ROWS]])
-            progress.show(paste(drawn))
+        except RuntimeError as error:  # a sheet must not cost a rollout: ComfyUI has models whose preview does not fit their latent
+            log.warning("no pictures of the work on the way: %s", error)
+            look = None
+            return
+        progress.show(paste(drawn))
 
     return on_clean
 

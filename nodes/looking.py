@@ -87,7 +87,7 @@ def origin_of_run(model: Any) -> Origin:
 
 
 def series_of(question: Question, more: Any) -> str:
-    """Equal for two looks exactly when only the LoRA's version differs: 16 hexadecimal digits over prompts, settings and ``more``."""
+    """16 hexadecimal digits, equal for two looks exactly when only the version of the LoRA differs."""
     tensors: dict[str, Tensor] = {}
     prompts = [[prompt.text, prompt.index, flatten(prompt.conditioning, str(i), tensors)] for i, prompt in enumerate(question.prompts)]
     negative = None if question.cfg == 1 else flatten(question.negative, "negative", tensors)
@@ -113,7 +113,7 @@ def paint(model: Any, vae: Any, question: Question, rows_per_call: int, reward: 
         if reward is not None:
             rewards.append(checked_scores(reward, pictures[-1], [prompts[row].text for row in rows.tolist()]))
         progress.tick(len(rows))
-    return torch.cat(pictures), torch.cat(rewards) if rewards else None
+    return torch.cat(pictures), torch.cat(rewards).double() if rewards else None
 
 
 def look_of(origin: Origin, question: Question, series: str, reward: Reward | None, rewards: Tensor | None) -> dict[str, Any]:
@@ -138,11 +138,12 @@ def told(look: dict[str, Any], first: dict[str, Any]) -> str:
     if look["reward_mean"] is None:
         return f"{line}{len(look['prompts'])} held-out pictures"
     line += f"held-out reward {look['reward_mean']:.3f}"
-    return line if first["version"] == look["version"] else f"{line} (version {first['version']}: {first['reward_mean']:.3f})"
+    return line if first["version"] == look["version"] or first["reward_mean"] is None else f"{line} (version {first['version']}: {first['reward_mean']:.3f})"
 
 
 def contact_picture(pictures: Tensor) -> Image.Image:
-    """All pictures (N, H, W, 3) as one, made smaller where it would exceed LONGER_SIDE."""
+    """All pictures as one."""
+    # pictures: (N, H, W, 3) in [0, 1]; the result is at most LONGER_SIDE px wide or high
     columns, rows = table(len(pictures))
     images = [convert.image_of(picture) for picture in pictures]
     return paste([images[i::columns] for i in range(columns)], min(LONGER_SIDE // max(columns, rows), max(images[0].size)))

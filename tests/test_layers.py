@@ -12,7 +12,7 @@ PACK = "stepwise_grpo"
 COMFY = {"comfy", "comfy_api", "comfy_extras", "comfy_execution", "execution", "folder_paths", "latent_preview", "node_helpers", "nodes", "server"}
 KNOW_COMFY = {f"nodes/{name}.py" for name in ("convert", "base_model", "demo_model", "live_lora")}
 # Verbs and rewards the graph shares with the trainer, and the values and files that pass between the two.
-SHARED_WITH_NODES = ("core", "rollout", "preview", "rewards", "config", "job", "policy", "trajectory", "experience", "conditioning", "prompts", "base", "comfyui", "lora", "defaults", "looks")
+SHARED_WITH_NODES = ("core", "rollout", "preview", "rewards", "config", "job", "control", "policy", "trajectory", "experience", "conditioning", "prompts", "base", "comfyui", "lora", "defaults", "looks")
 FOLDERS = ("training", "nodes", "demo", "tools", "tests")
 FILES = sorted([*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))])
 
@@ -49,7 +49,7 @@ def test_core_needs_torch_and_nothing_else():
     assert not breaches("training/core/**/*.py", lambda name: is_standard(name) or is_from(name, "torch", f"{PACK}.training.core"))
 
 
-@pytest.mark.parametrize("module", ["config", "job", "defaults", "looks"])
+@pytest.mark.parametrize("module", ["config", "job", "control", "defaults", "looks"])
 def test_settings_and_run_folder_need_the_standard_library_only(module):
     allowed = (f"{PACK}.training.config", f"{PACK}.training.job")
     assert not breaches(f"training/{module}.py", lambda name: is_standard(name) or is_from(name, *allowed))
@@ -75,6 +75,11 @@ def test_only_one_backend_knows_diffusers_and_it_does_not_know_comfyui():
     at_the_top = [node for file in [*backend, ROOT / "training" / "headless.py"] for node in ast.parse(file.read_text("utf-8")).body]
     named = [alias.name for node in at_the_top if isinstance(node, ast.Import) for alias in node.names] + [node.module for node in at_the_top if isinstance(node, ast.ImportFrom)]
     assert not [name for name in named if name and name.split(".")[0] in ("diffusers", "accelerate", "transformers") and not name.startswith("backends")]
+
+
+def test_only_the_routes_know_the_servers_library():
+    found = [name_of(file) for file in FILES if not name_of(file).startswith("tests/") and any(is_from(name, "aiohttp") for name in imports(file))]
+    assert found and all(name.startswith("nodes/routes/") for name in found)
 
 
 def test_few_nodes_know_comfyuis_inside():

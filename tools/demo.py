@@ -70,6 +70,12 @@ def free_name(output: Path, name: str) -> str:
     raise SystemExit(f"{output} is full of runs named {name}; choose another --out")
 
 
+def add_preview(prompt: dict[str, Any], source: str) -> str:
+    """A node in ``prompt`` that shows the picture of the node ``source``; its id."""
+    prompt["figure"] = {"class_type": "PreviewImage", "inputs": {"images": [source, 0]}}
+    return "figure"
+
+
 class Iterations:
     """The workflow, queued once an iteration through the server's own API."""
 
@@ -77,6 +83,7 @@ class Iterations:
         self.server, self.trainer, self.folder, self.options = server, trainer, folder, options
         workflow = json.loads(WORKFLOW.read_text("utf-8"))
         self.prompt = api_form(workflow, server.object_info())
+        self.figure = add_preview(self.prompt, self.node("StepwiseGRPO_CreditVisualizer"))
         self.seconds: list[float] = []
         self.first_credit = b""  # the Credit Visualizer's picture while there is still much to learn
 
@@ -98,10 +105,11 @@ class Iterations:
         return self.folder.events()
 
     def _credit(self, outputs: dict[str, Any]) -> bytes:
-        return self.server.picture(outputs[self.nodes("StepwiseGRPO_CreditVisualizer")[0]]["images"][0])
+        return self.server.picture(outputs[self.figure]["images"][0])
 
-    def nodes(self, class_type: str) -> list[str]:
-        return [id for id, node in self.prompt.items() if node["class_type"] == class_type]
+    def node(self, class_type: str) -> str:
+        """Id of the first node of a class: the second Prompt List holds the prompts that are not trained on."""
+        return next(id for id, node in self.prompt.items() if node["class_type"] == class_type)
 
     def _set(self, i: int) -> None:
         """What the page's widgets would be at the i-th press of Queue."""
@@ -113,8 +121,7 @@ class Iterations:
             "StepwiseGRPO_LiveLoRA": {"run_name": self.folder.name},
         }
         for class_type, inputs in changes.items():
-            for id in self.nodes(class_type):
-                self.prompt[id]["inputs"] |= inputs
+            self.prompt[self.node(class_type)]["inputs"] |= inputs
 
     def _check_trainer(self) -> None:
         if self.trainer.exit_code is not None:

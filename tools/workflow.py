@@ -78,7 +78,9 @@ def default(kind: Any, options: dict[str, Any]) -> Any:
     if "default" in options:
         return options["default"]
     choices = kind if isinstance(kind, list) else options.get("options", [])
-    return choices[0] if choices else {"INT": 0, "FLOAT": 0.0, "BOOLEAN": False}.get(kind, "")
+    if choices or not isinstance(kind, str):
+        return choices[0] if choices else ""
+    return {"INT": 0, "FLOAT": 0.0, "BOOLEAN": False}.get(kind, "")
 
 
 def linked(node: dict[str, Any], nodes: dict[int, dict[str, Any]], links: dict[int, list]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ FOLDER = "stepwise_grpo"
 _NAME = r"[\w][\w .+-]{0,62}[\w+-]|[\w]"
 _RESERVED = {"con", "prn", "aux", "nul", *(f"com{i}" for i in range(1, 10)), *(f"lpt{i}" for i in range(1, 10))}  # on Windows
 WIDGETS = {"pattern": "target_pattern", "start": "start_from (in Live LoRA)"}  # settings of a job that have another name in the graph
-_OURS = {"trainer.json", "trainer.lock", "comfyui.json"}  # files that lie beside the runs
+_OURS = {"trainer.json", "trainer.lock", "comfyui.json", "stop"}  # files that lie beside the runs
 
 
 def check_run_name(name: str) -> str:
@@ -166,7 +166,7 @@ class RunFolder:
             try:
                 event = json.loads(line)
                 by_version[int(event["version"])] = event
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError):  # an int of Infinity overflows
                 continue
         return [by_version[version] for version in sorted(by_version) if version <= newest]
 
@@ -207,9 +207,14 @@ class RunFolder:
         write_json(self.path / "status.json", {**status, "at": time.time()})
 
     def trainer_is_alive(self, within: float = 15.0) -> bool:
-        """Whether a trainer wrote its heartbeat for this output folder during the last ``within`` seconds."""
-        status = read_json(self.output / FOLDER / "trainer.json")
-        return status is not None and not status.get("stopped") and time.time() - status.get("at", 0) < within
+        """Whether a trainer serves this output folder."""
+        return is_alive(self.output / FOLDER, within)
+
+
+def is_alive(folder: Path, within: float = 15.0) -> bool:
+    """Whether a trainer wrote its heartbeat into ``folder`` during the last ``within`` seconds."""
+    status = read_json(folder / "trainer.json")
+    return status is not None and not status.get("stopped") and time.time() - status.get("at", 0) < within
 
 
 def _other_base(known: dict[str, Any], new: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ def test_dropped_on_the_page_and_run_twice(page, complaints, comfy_server, train
     for press in (1, 2):
         page.get_by_role("button", name="Run", exact=True).first.click()
         wait_for_version(run, started + press, 300)
-    page.wait_for_function("window.app.graph.nodes.find(n => n.type === 'StepwiseGRPO_CreditVisualizer').imgs?.length")
+    page.wait_for_selector(".sg-credit[data-drawn]:not([data-drawn=''])")
     while len(history(comfy_server)) < done + 2:
         time.sleep(0.2)
     take_picture(page)

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from stepwise_grpo.tests.nodes.graphs import FLOW
+from stepwise_grpo.tests.nodes.graphs import FLOW, wait_until_alive
 from stepwise_grpo.tools.server import ComfyServer, Trainer
 from stepwise_grpo.training.comfyui import prepare
-from stepwise_grpo.training.job import RunFolder
 
 
 @pytest.fixture(scope="package")
@@ -50,10 +48,7 @@ def spoilt_models(folder: Path) -> None:
 def busy_trainer(server: ComfyServer, pack_folder: Path) -> Iterator[Trainer]:
     """A trainer on that server's output, for the module that asks for it; the other modules have none."""
     with Trainer(pack_folder, server.output, server.log.with_name("trainer.log")) as process:
-        deadline = time.monotonic() + 120
-        while not RunFolder(server.output, "any").trainer_is_alive():
-            assert process.exit_code is None and time.monotonic() < deadline, process.tail()
-            time.sleep(0.1)
+        wait_until_alive(process, server.output)
         yield process
 
 

@@ -1,13 +1,14 @@
 """Graphs in API form for the tests: the shipped workflow made small, and changes to it."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 
-from stepwise_grpo.tools.server import ComfyServer
+from stepwise_grpo.tools.server import ComfyServer, Trainer
 from stepwise_grpo.tools.workflow import api_form
 from stepwise_grpo.training import lora
 from stepwise_grpo.training.config import Job
@@ -28,6 +29,8 @@ SMALL = {
 def first_loop(server: ComfyServer, run: str, seed: int = 0) -> Graph:
     """workflows/first_loop.json with 2 prompts x 2 pictures x 3 steps, for ``run``."""
     graph = api_form(json.loads(WORKFLOW.read_text("utf-8")), server.object_info())
+    look = graph.pop(find(graph, "StepwiseGRPO_HeldOutPictures"))  # it has tests of its own
+    del graph[look["inputs"]["positive"][0]]
     for kind, values in SMALL.items():
         change(graph, kind, **values)
     change(graph, "StepwiseGRPO_StepwiseSDESampler", seed=seed)
@@ -81,3 +84,11 @@ def version_by_hand(output: Path, run: str, version: int = 1, size: float = 0.01
     write_whole(folder.version_file(version), data)
     folder.write_latest({"version": version, "file": folder.version_file(version).name, "digest": digest_of(data), "experience": ""})
     return folder
+
+
+def wait_until_alive(trainer: Trainer, output: Path) -> None:
+    """Before that the trainer node would not wait for it."""
+    deadline = time.monotonic() + 120
+    while not RunFolder(output, "any").trainer_is_alive():
+        assert trainer.exit_code is None and time.monotonic() < deadline, trainer.tail()
+        time.sleep(0.1)

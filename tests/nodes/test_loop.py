@@ -4,10 +4,12 @@ import json
 import time
 
 import pytest
+import safetensors.torch
 
 from stepwise_grpo.tests.nodes.graphs import add, change, find, first_loop, note
+from stepwise_grpo.tests.nodes.live import watch
 from stepwise_grpo.tools.server import ComfyError
-from stepwise_grpo.training.job import RunFolder
+from stepwise_grpo.training.job import RunFolder, write_json
 
 pytestmark = pytest.mark.usefixtures("busy_trainer")
 
@@ -28,7 +30,8 @@ def three_iterations(server, busy_trainer):
         outputs, event = metrics(server, graph)
         seen.append(event)
         assert note(outputs, graph).startswith(f"loop version {seed + 1}: reward ")
-        assert outputs[find(graph, "StepwiseGRPO_CreditVisualizer")]["images"]
+        (view,) = outputs[find(graph, "StepwiseGRPO_CreditVisualizer")]["stepwise_grpo_credit"]
+        assert (server.output / "stepwise_grpo" / ".credit" / view / "view.json").is_file()
         assert len(outputs[find(graph, "PreviewImage")]["images"]) == 4
     return seen
 
@@ -147,6 +150,16 @@ def test_other_settings_of_a_running_run_are_refused_by_name(server, three_itera
         server.run(graph)
 
 
+def test_the_trainer_node_shows_how_far_the_trainer_is(server, three_iterations):
+    graph = first_loop(server, "shown")
+    seen = watch(server, graph).of(find(graph, "StepwiseGRPO_GRPOLoRATrainer"))
+    steps = [value for _, value, _ in seen.bars]
+    print(steps, seen.texts)
+    assert steps == sorted(steps) and seen.bars[-1][1:] == (3, 3) and 2 in steps
+    assert seen.texts[-1][1].startswith("shown version 1: reward ")
+    assert len({text for _, text in seen.texts}) > 1
+
+
 def test_cancelling_a_rollout_stops_it_and_the_server_lives(server):
     graph = change(first_loop(server, "cancelled", 30), "BasicScheduler", steps=500)
     change(graph, "StepwiseGRPO_StepwiseSDESampler", rows_per_call=2)
@@ -159,3 +172,43 @@ def test_cancelling_a_rollout_stops_it_and_the_server_lives(server):
     with pytest.raises(ComfyError, match="cancelled"):
         server.wait(prompt_id, 60)
     assert server.get("/system_stats")
+
+
+def test_a_paused_run_makes_the_node_wait_which_can_be_cancelled_and_goes_on_when_resumed(server):
+    folder = RunFolder(server.output, "paused")
+    write_json(folder.path / "job.json", {"base": {"kind": "demo"}})  # not agreed on yet: the first iteration sets it
+    server.post("/stepwise_grpo/runs/paused/pause", {})
+    prompt_id = server.queue(first_loop(server, "paused"))
+    until(folder.waiting)
+    time.sleep(1)
+    assert folder.latest() is None and server.get("/stepwise_grpo/runs/paused")["summary"]["phase"] == "paused"
+    server.post("/interrupt", {})
+    with pytest.raises(ComfyError, match="cancelled"):
+        server.wait(prompt_id, 60)
+    assert len(folder.waiting()) == 1
+    server.post("/stepwise_grpo/runs/paused/resume", {})
+    until(lambda: folder.latest() is not None and not folder.waiting())
+    assert folder.latest()["version"] == 1
+
+
+def test_going_back_from_the_page_and_on_in_the_graph(server):
+    for seed in range(3):
+        server.run(first_loop(server, "back", seed))
+    folder = RunFolder(server.output, "back")
+    answer = server.post("/stepwise_grpo/runs/back/go_back", {"version": 1})
+    assert answer["summary"]["going_back_to"] in (1, None)
+    until(lambda: folder.latest()["version"] == 4)
+    outputs, event = metrics(server, first_loop(server, "back", 9))
+    assert (event["version"], event["behaviour_version"], event["ratio_error_max"]) == (5, 4, 0) and event["graph_velocity_error"] < 1e-4
+    full = server.get("/stepwise_grpo/runs/back")
+    assert [entry["back_to"] for entry in full["versions"]] == [None, None, None, 1, None] and full["summary"]["going_back_to"] is None
+    assert len(full["events"][4]["gain_by_step"]) == 3 and all(gain >= 0 for gain in full["events"][4]["gain_by_step"])
+    one, four = (safetensors.torch.load_file(folder.version_file(version)) for version in (1, 4))
+    assert all(one[name].equal(four[name]) for name in one)
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)

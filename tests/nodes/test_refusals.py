@@ -56,6 +56,14 @@ def layers(*names):
     return {f"diffusion_model.{name}.lora_{x}.weight": torch.zeros(*shape) for name in names for x, shape in (("A", (2, columns)), ("B", (rows, 2)))}
 
 
+def start_with_nan(server, graph):
+    folder = version_by_hand(server.output, "a broken style", 1)
+    tensors = safetensors.torch.load_file(folder.version_file(1))
+    next(tensor for name, tensor in tensors.items() if name.endswith("lora_B.weight"))[1, 2] = torch.nan
+    write_whole(folder.version_file(1), safetensors.torch.save(tensors))
+    change(graph, LIVE, start_from=folder.lora_name(1), version=0)
+
+
 def lora_of_another_model(server, graph):
     lora(server, graph, layers("transformer_blocks.0.attn.to_q"))
 
@@ -136,6 +144,13 @@ def missing_version(server, graph):
     change(graph, LIVE, version=7)
 
 
+def old_version(server, graph):
+    for version in range(1, 5):
+        version_by_hand(server.output, "went on", version)
+    change(graph, LIVE, run_name="went on", version=1)
+    change(graph, TRAINER, run_name="went on")
+
+
 def missing_average(server, graph):
     version_by_hand(server.output, "refused")
     change(graph, LIVE, use_ema=True)
@@ -187,8 +202,10 @@ CASES = {
     "preview on another model": (preview_with_another_model, "connect the same MODEL"),
     "not a pattern": (bad_widget(TRAINER, target_pattern="attn("), "target_pattern 'attn(' is not a regular expression"),
     "start of another model": (start_of_another_model, "start_from: a run cannot start from the LoRA"),
+    "start with NaN": (start_with_nan, "' holds NaN or infinity: the file is damaged, or its training failed; take another one"),
     "start that is gone": (bad_widget(LIVE, start_from="gone.safetensors"), "start_from"),
     "missing version": (missing_version, "run 'refused' has no version 7; the newest is 1"),
+    "an old version": (old_version, "set version to -1 in Live LoRA, or go back to version 1 in the Stepwise GRPO panel"),
     "missing average": (missing_average, "kept no averaged weights for version 1"),
 }
 

@@ -8,8 +8,9 @@ from typing import Any
 from ..workflow import NOTES, default, has_control, inputs, is_widget
 from .parts import Group, Part, Workflow
 
-TITLE, GAP, MARGIN, GROUP_TITLE, BETWEEN = 30, 30, 20, 44, 40  # px; a node's title stands above its position
+TITLE, GAP, MARGIN, GROUP_TITLE, BETWEEN = 30, 24, 10, 46, 20  # px; a node's title stands above its position
 SLOT, WIDGET, TEXT, BOTTOM = 20, 24, 60, 16
+VIEW = {"scale": 0.58, "offset": [130, 170]}  # where the page looks first: all of it, beside the page's own bars, with text still drawn
 PACK = "stepwise-flow-grpo"
 
 
@@ -33,7 +34,7 @@ def build(workflow: Workflow, info: dict[str, Any]) -> dict[str, Any]:
         "links": links,
         "groups": groups,
         "config": {},
-        "extra": {},
+        "extra": {"ds": VIEW},
         "version": 0.4,
     }
 
@@ -112,7 +113,7 @@ def widget_list(part: Part, info: dict[str, Any]) -> list[Any]:
     result, left = [], dict(part.values)
     for name, kind, options in inputs(info[part.kind]):
         if is_widget(kind, options):
-            value = left.pop(name, default(kind, options))
+            value = left.pop(name) if name in left else default(kind, options)
             value, control = value if isinstance(value, tuple) else (value, "increment")
             result += [value, control] if has_control(name, kind, options) else [value]
     if left:
@@ -133,15 +134,16 @@ def _height(part: Part, info: dict[str, Any]) -> int:
 
 def _placed(workflow: Workflow, info: dict[str, Any]) -> tuple[dict[str, list[list[int]]], list[dict[str, Any]]]:
     """{key: [position, size]} and the frames of the groups."""
-    boxes, frames, x = {}, [], 0
+    boxes, frames, right = {}, [], 0
     for band in workflow.bands:
-        y, right = 0, x
-        for group in band:
-            width, height = _fill(group, x, y, info, boxes)
-            frame = {"id": len(frames) + 1, "title": group.title, "bounding": [x, y, width, height], "color": group.colour, "font_size": 24, "flags": {}}
-            frames.append(frame)
-            y, right = y + height + BETWEEN, max(right, x + width)
-        x = right + BETWEEN
+        left, bottom = right, 0
+        for row in band:
+            x, y = left, bottom
+            for group in row:
+                width, height = _fill(group, x, y, info, boxes)
+                frames.append({"id": len(frames) + 1, "title": group.title, "bounding": [x, y, width, height], "color": group.colour, "font_size": 24, "flags": {}})
+                x, bottom = x + width + BETWEEN, max(bottom, y + height + BETWEEN)
+            right = max(right, x)
     return boxes, frames
 
 

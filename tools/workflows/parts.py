@@ -1,4 +1,4 @@
-"""What a workflow is made of: parts (nodes) in columns, columns in titled groups, groups in bands from left to right."""
+"""What a workflow is made of: parts (nodes) in columns, columns in titled groups, groups in rows and bands."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,12 +57,12 @@ class Workflow:
     """A file in workflows/."""
 
     name: str
-    bands: tuple[tuple[Group, ...], ...]
-    """From left to right; the groups of a band stand below each other."""
+    bands: tuple[tuple[tuple[Group, ...], ...], ...]
+    """From left to right. A band is rows from top to bottom, and a row is groups beside each other."""
 
     @property
     def groups(self) -> list[Group]:
-        return [group for band in self.bands for group in band]
+        return [group for band in self.bands for row in band for group in row]
 
     @property
     def parts(self) -> list[Part]:

@@ -44,6 +44,9 @@ export async function ask(path, body) {
  */
 export const address = (path) => api.apiURL(ROOT + path)
 
+/** Run one of the page's own commands. @param {string} id */
+export const command = (id) => app.extensionManager.command.execute(id)
+
 /** @param {string} id */
 export const setting = (id) => app.extensionManager.setting.get(id)
 
@@ -63,14 +66,65 @@ export function nodesOfType(type) {
 /** Queue the open workflow once, as the Run button does. */
 export const queueOnce = () => app.queuePrompt(0, 1)
 
-/** Ask ComfyUI to stop the running prompt, as its cancel button does. */
-export const interrupt = () => api.interrupt(null)
+/**
+ * Ask ComfyUI to stop this prompt if it is the running one.
+ * @param {string} id
+ */
+export const interrupt = (id) => api.interrupt(id)
+
+/** The name under which the server knows this page. */
+export const pageId = () => api.clientId ?? ""
+
+/**
+ * The JSON answer of one of ComfyUI's own routes, null where it is empty.
+ * @param {string} path @param {object} [body] makes it a POST
+ */
+export async function askComfy(path, body) {
+    const answer = await api.fetchApi(path, body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })
+    if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`)
+    const text = await answer.text()
+    return text ? JSON.parse(text) : null
+}
 
 /** Tell the page that something on the canvas changed: draw it, and count it as a change of the workflow. */
 export function changed() {
     app.graph.setDirtyCanvas(true, true)
     const manager = /** @type {any} */ (app.extensionManager)
-    manager.workflow?.activeWorkflow?.changeTracker?.checkState?.()
+    const tracker = manager.workflow?.activeWorkflow?.changeTracker
+    if (tracker?.captureCanvasState) tracker.captureCanvasState()
+    else tracker?.checkState?.() // its name on older pages
+}
+
+/**
+ * What the page keeps of a node's last run; undefined where it keeps nothing.
+ * @param {GraphNode} node
+ */
+export function nodeOutput(node) {
+    const inside = node.graph !== (app.rootGraph ?? app.graph)
+    return app.nodeOutputs?.[inside ? `${node.graph.id}:${node.id}` : node.id]
+}
+
+/**
+ * Make an element within a node a good neighbour: pressing in it moves neither node nor canvas, while the wheel and the middle button still do.
+ * @param {HTMLElement} element
+ */
+export function onCanvas(element) {
+    element.addEventListener("wheel", (event) => {
+        if (event.defaultPrevented) return
+        event.preventDefault()
+        event.stopPropagation()
+        app.canvas.processMouseWheel(event)
+    })
+    element.addEventListener("pointerdown", (event) => {
+        event.stopPropagation()
+        if (event.button === 1) app.canvas.processMouseDown(event)
+    })
+    element.addEventListener("pointermove", (event) => {
+        if (event.buttons & 4) app.canvas.processMouseMove(event)
+    })
+    element.addEventListener("pointerup", (event) => {
+        if (event.button === 1) app.canvas.processMouseUp(event)
+    })
 }
 
 /**

@@ -1,0 +1,78 @@
+"""What ComfyUI's page draws: a whole workflow, or one node."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ..page import drop
+from ..server import ComfyServer
+from .drawing import Picture
+
+SETTINGS = {
+    "Comfy.TutorialCompleted": True,
+    "Comfy.Minimap.Visible": False,
+    "Comfy.Workflow.ShowMissingModelsWarning": False,
+    "Comfy.Graph.CanvasInfo": False,
+    "Comfy.NodeBadge.NodeSourceBadgeMode": "None",
+    "Comfy.NodeBadge.NodeIdBadgeMode": "None",
+}
+LEFT, TOP = 120, 130  # px of the page taken by its bars
+TITLE = 30
+CLEAR = "window.app.graph.clear()"
+# Only the nodes: no frames, no lines, nothing selected.
+BARE = """() => {
+    for (const group of [...window.app.graph.groups]) window.app.graph.remove(group);
+    window.app.canvas.links_render_mode = window.LiteGraph.HIDDEN_LINK;
+    window.app.canvas.deselectAll?.();
+}"""
+LOOK_AT = """([x, y, scale]) => {
+    const ds = window.app.canvas.ds;
+    ds.scale = scale;
+    ds.offset[0] = x;
+    ds.offset[1] = y;
+    window.app.canvas.setDirty(true, true);
+}"""
+BOX = "type => { const n = window.app.graph.nodes.find(n => n.type === type); return n && [...n.pos, ...n.size]; }"
+ADD = """type => {
+    const node = window.LiteGraph.createNode(type);
+    window.app.graph.add(node);
+    node.pos = [0, 0];
+    node.setSize([Math.max(node.size[0], 330), node.size[1]]);
+}"""
+
+
+def prepare(server: ComfyServer) -> None:
+    """A page without greetings and badges."""
+    for name, value in SETTINGS.items():
+        server.post(f"/settings/{name}", value)
+
+
+def workflow(page: Any, file: Path) -> Picture:
+    """The whole graph."""
+    page.set_viewport_size({"width": 1920, "height": 1200})
+    page.evaluate(CLEAR)
+    drop(page, file)
+    frames = page.evaluate("window.app.graph.groups.map(g => [g.pos[0], g.pos[1], g.size[0], g.size[1]])")
+    width, height = max(x + w for x, _, w, _ in frames), max(y + h for _, y, _, h in frames)
+    return _shot(page, -8, -8, width + 16, height + 16, min(1700 / width, 1020 / height))
+
+
+def node(page: Any, kind: str) -> Picture:
+    """A node that is on the canvas; one that is not is put there alone."""
+    if page.evaluate(BOX, kind) is None:
+        page.evaluate(CLEAR)
+        page.evaluate(ADD, kind)
+        page.wait_for_timeout(400)
+    page.evaluate(BARE)
+    x, y, width, height = page.evaluate(BOX, kind)
+    return _shot(page, x - 6, y - TITLE - 6, width + 12, height + TITLE + 12, min(1.25, 1000 / height))
+
+
+def _shot(page: Any, x: float, y: float, width: float, height: float, scale: float) -> Picture:
+    """A part of the canvas, in the canvas's own units, below and beside the page's bars."""
+    page.evaluate(LOOK_AT, [LEFT / scale - x, TOP / scale - y, scale])
+    page.wait_for_timeout(900)  # what lies above the canvas follows a little later
+    clip = {"x": LEFT, "y": TOP, "width": round(width * scale), "height": round(height * scale)}
+    return Image.open(BytesIO(page.screenshot(clip=clip))).convert("RGB")

@@ -1,0 +1,109 @@
+// The sidebar: trainer, runs, and the open run. Lays out the boxes and tells them what has changed.
+
+import { element } from "../draw/elements.js"
+import { t } from "../words.js"
+import { charts } from "./charts.js"
+import { controls } from "./controls.js"
+import { healthBox } from "./health_box.js"
+import { noteField } from "./notes.js"
+import { button } from "./parts.js"
+import { runList, stateOf } from "./run_list.js"
+import { trainerBox } from "./trainer_box.js"
+import { versions } from "./versions.js"
+
+/**
+ * @typedef {object} Context what the boxes may use
+ * @property {import("./store.js").Store} store @property {import("./queue_loop.js").Queueing} queueing @property {ReturnType<typeof import("./claim.js").createClaims>} claims
+ * @property {(path: string) => string} address of one of our pictures
+ * @property {(run: string) => import("./queue_until.js").Workflow & {nodes: number}} workflow what the open workflow says of a run
+ * @property {(run: string, version: number) => void} pin @property {(run: string) => Promise<void>} pause @property {(run: string) => Promise<void>} resume
+ * @property {(run: string) => Promise<void>} stop @property {() => void} openTemplate
+ * @property {(act: () => Promise<any>) => () => void} guarded tells the artist when `act` fails
+ */
+
+/** @param {Context} context @param {HTMLElement} container @returns {() => void} what takes it away */
+export function panel(context, container) {
+    const { store, queueing } = context
+    const parts = { trainer: trainerBox(context), runs: runList(context), open: openRun(context) }
+    const trouble = element("p", { class: "sg-line sg-bad", role: "alert" })
+    const retry = button("pi-refresh", t("runs.again"), () => void store.refresh())
+    const first = newcomer(context)
+    const root = element("div", { class: "sg-panel" }, parts.trainer.root, trouble, retry, first, parts.runs.root, parts.open.root)
+    container.replaceChildren(root)
+
+    function update() {
+        const state = store.get()
+        trouble.textContent = state.error || (state.open ? state.detailError : "")
+        trouble.hidden = retry.hidden = !trouble.textContent
+        first.hidden = !state.loaded || state.runs.length > 0
+        parts.trainer.update(state)
+        parts.runs.update(state)
+        parts.open.update(state)
+    }
+
+    const ends = [store.subscribe(update), queueing.subscribe(update), store.start()]
+    const ticking = setInterval(update, 1000) // times, claims of other pages, pins set on the canvas
+    update()
+    return () => {
+        ends.forEach((end) => end())
+        clearInterval(ticking)
+        parts.open.close()
+        root.remove()
+    }
+}
+
+/** @param {Context} context */
+function newcomer({ openTemplate }) {
+    const steps = ["openTemplate", "startTrainer", "pressRun"].map((step) => element("li", {}, t(`runs.first.${step}`)))
+    return element("section", { class: "sg-first", hidden: true }, element("h3", {}, t("runs.first.title")), element("p", {}, t("runs.first.what")), element("ol", {}, ...steps), button("pi-folder-open", t("runs.first.open"), openTemplate))
+}
+
+/** @param {Context} context */
+function openRun(context) {
+    const title = element("h2", { class: "sg-name sg-grow" })
+    const chip = element("span", { class: "sg-chip" })
+    const base = element("p", { class: "sg-quiet" })
+    const strip = versions(context)
+    const boxes = { health: healthBox(strip.select), controls: controls(context), charts: charts() }
+    const noted = element("section")
+    const below = element("div", {}, boxes.charts.root, strip.root, noted)
+    const root = element("div", { class: "sg-open" }, element("header", {}, element("div", { class: "sg-row" }, title, chip), base), boxes.health.root, boxes.controls.root, below)
+    /** @type {{run: string, field: ReturnType<typeof noteField>} | null} */
+    let note = null
+
+    /** @param {string} run */
+    function noteOf(run) {
+        if (note?.run === run) return note
+        note?.field.close()
+        note = { run, field: noteField(t("runs.note.ofRun"), (text) => context.store.act(run, "notes", { version: null, text })) }
+        noted.replaceChildren(note.field.root)
+        return note
+    }
+
+    return {
+        root,
+        /** @param {import("./store.js").State} state */
+        update({ runs, open, detail, trainer }) {
+            const summary = runs.find((run) => run.name === open) ?? detail?.summary
+            root.hidden = !summary
+            if (!summary) return
+            const { key, level } = stateOf(summary, trainer?.alive ?? false)
+            title.textContent = title.title = summary.name
+            chip.textContent = t(`runs.state.${key}`)
+            chip.className = `sg-chip sg-${level}`
+            base.textContent = [summary.base, t(`runs.kind.${summary.kind}`)].filter(Boolean).join(" · ")
+            boxes.controls.update(summary, trainer?.alive ?? false)
+            below.hidden = boxes.health.root.hidden = !detail
+            if (!detail) return
+            boxes.health.update(detail)
+            boxes.charts.update(detail)
+            strip.update(summary.name, detail)
+            noteOf(summary.name).field.update(detail.notes.run ?? "")
+        },
+        close() {
+            boxes.charts.close()
+            strip.close()
+            note?.field.close()
+        },
+    }
+}
