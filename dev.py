@@ -3,7 +3,7 @@
     python dev.py demo      a real ComfyUI and the trainer, one reinforcement run on the small built-in model
     python dev.py compare   stepwise against uniform credit on the same model
     python dev.py test      all tests
-    python dev.py bench     what training costs: bench memory, update, sizes, gpu
+    python dev.py bench     what training costs: bench memory, update, sizes, gpu, page
     python dev.py vectors   check a file of transition vectors
     python dev.py model     make the built-in model anew
     python dev.py models    write the tables of recommended settings anew
@@ -50,7 +50,8 @@ def main() -> int:
 
 def forward(command: str, arguments: list[str]) -> int:
     """demo, compare, bench, vectors, models: tools/<command>.py inside the virtual environment; it parses its own options."""
-    return run(prepare(ROOT), ROOT / "tools" / "run.py", command, *arguments)
+    drives_browser = command == "bench" and arguments[:1] == ["page"]
+    return run(prepare(ROOT, dev=drives_browser), ROOT / "tools" / "run.py", command, *arguments)
 
 
 def model(command: str, arguments: list[str]) -> int:
