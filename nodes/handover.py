@@ -11,7 +11,8 @@ from typing import Any
 
 import folder_paths
 
-from ..training.config import Job, UpdateSettings, to_json
+from ..training import control
+from ..training.config import STALENESS_LIMIT, Job, UpdateSettings, to_json
 from ..training.defaults import named
 from ..training.experience import pack
 from ..training.job import RunFolder, read_json
@@ -21,6 +22,7 @@ from .progress import Progress
 from .recommended import choice, filled
 
 POLL = 0.1  # seconds
+STAGES = {"loading": 1, "training": 2}  # phases of a run, as far as the bar has come
 PACK = Path(__file__).resolve().parent.parent
 
 
@@ -89,23 +91,34 @@ def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:
         raise ValueError(f"strength is {origin.strength:g} in Live LoRA; training needs 1")
     if origin.loras and origin.run != run.name:
         raise ValueError(f"Live LoRA uses the run {origin.run!r}, this node trains {run.name!r}: set run_name to the same name in both")
-    if not origin.loras and run.latest() is not None:
+    newest = (run.latest() or {}).get("version", 0)
+    if origin.loras and origin.version + STALENESS_LIMIT < newest:
+        back = f", or go back to version {origin.version} in the Stepwise GRPO panel" if origin.version else ", or choose another run_name for a new run"
+        raise ValueError(f"Live LoRA has version {origin.version} on the model, but the run {run.name!r} is at version {newest} and training goes on from there: set version to -1 in Live LoRA{back}")
+    if not origin.loras and newest:
         raise ValueError(f"run {run.name!r} has versions already, but the model has none of them: put Live LoRA with this run_name between the loader and the sampler, or choose another run_name")
 
 
 def wait_for(run: RunFolder, id: str, progress: Progress) -> dict[str, Any] | None:
     """What became of the experience, or None when no trainer is there to take it. Cancelling leaves it queued."""
-    stages = {"loading": 1, "training": 2}
     while (fate := run.fate(id)) is None:
         if not run.trainer_is_alive():
             return None
         status = read_json(run.path / "status.json") or {}
-        progress.to(stages.get(status.get("phase"), 0), 3)
-        progress.say(status.get("message") or "waiting for the trainer")
+        progress.to(STAGES.get(status.get("phase"), 0), 3)
+        progress.say(waiting_for(run, status))
         progress.check()
         time.sleep(POLL)
     progress.to(3, 3)
     return fate
+
+
+def waiting_for(run: RunFolder, status: dict[str, Any]) -> str:
+    """What the waiting node says: what the trainer does with the run, or that the run is paused."""
+    phase = status.get("phase")
+    if phase not in STAGES and control.is_paused(run):
+        return f"{control.PAUSED} Cancelling only ends the waiting"
+    return (phase != "paused" and status.get("message")) or "waiting for the trainer"
 
 
 def outcome(run: RunFolder, fate: dict[str, Any] | None, wait: bool) -> Result:
@@ -132,7 +145,7 @@ def queued(run: RunFolder, wait: bool) -> str:
     count = len(run.waiting())
     line = f"Queued for the trainer ({count} waiting)."
     if not wait and run.trainer_is_alive():
-        return line
+        return f"{line} {control.PAUSED}" if control.is_paused(run) else line
     return f"{line} No trainer answers: it is not running, or its disk is full. Start it and leave it open; nothing is lost:\n{command(run.output)}"
 
 

@@ -51,6 +51,7 @@ def _need(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+STALENESS_LIMIT = 2  # versions that an experience may be behind the run
 OPTIMISERS = ("adamw", "adamw8bit")
 CHECKPOINTING = ("auto", "on", "off")
 

@@ -8,12 +8,13 @@ The page's routes write them; the trainer reads them. Each may be written or rem
 # <output>/stepwise_grpo/<run>/requests/*.json    {"kind": "go_back", "version": 12}
 # <output>/stepwise_grpo/<run>/notes.json         {"run": text, "12": text of version 12}
 
+import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from .job import FOLDER, RunFolder, is_alive, read_json, write_json, write_whole
+from .job import FOLDER, RunFolder, is_alive, read_json, retry_sharing, write_json, write_whole
 
 PAUSED = "This run is paused: press Resume in the Stepwise GRPO panel to go on. Nothing is lost."
 NOTE_LETTERS = 4000
@@ -25,13 +26,17 @@ def stop_file(output: Path) -> Path:
 
 
 def stop_is_asked(output: Path) -> bool:
-    return stop_file(output).is_file()
+    return os.path.isfile(stop_file(output))  # Path.is_file may raise where a folder is locked
+
+
+def ask_to_stop(output: Path) -> None:
+    write_whole(stop_file(output), b"")
 
 
 def forget_stop(output: Path) -> None:
     """A wish of earlier days must not end the next trainer."""
     if stop_is_asked(output):
-        stop_file(output).unlink(missing_ok=True)
+        retry_sharing(lambda: stop_file(output).unlink(missing_ok=True))
 
 
 def paused_file(run: RunFolder) -> Path:
@@ -39,7 +44,7 @@ def paused_file(run: RunFolder) -> Path:
 
 
 def is_paused(run: RunFolder) -> bool:
-    return paused_file(run).is_file()
+    return os.path.isfile(paused_file(run))
 
 
 def pause(run: RunFolder, on: bool) -> None:
@@ -47,7 +52,7 @@ def pause(run: RunFolder, on: bool) -> None:
     if on:
         write_whole(paused_file(run), b"")
     else:
-        paused_file(run).unlink(missing_ok=True)
+        retry_sharing(lambda: paused_file(run).unlink(missing_ok=True))
 
 
 def requests(run: RunFolder) -> list[Path]:
@@ -78,7 +83,10 @@ def why_not_back(run: RunFolder, version: int) -> str:
 
 def is_headless_now(run: RunFolder) -> bool:
     """Whether a process of its own trains this run at this moment: ``python training headless``."""
-    return is_alive(run.path)
+    try:
+        return is_alive(run.path)
+    except (ValueError, TypeError, AttributeError):  # a damaged heartbeat is none
+        return False
 
 
 def notes(run: RunFolder) -> dict[str, str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import lora
-from .config import Job, from_json
+from .config import STALENESS_LIMIT, Job, from_json
 from .experience import Experience, unpack
 from .faults import may_pass
 from .job import RunFolder, digest_of, retry_sharing
@@ -16,8 +16,6 @@ from .live_run import Lesson, LiveRun, facts
 from .optimiser import class_of, follow_weights
 from .selfcheck import probe_of
 from .update import RefusedExperience, choose_rows, update
-
-STALENESS_LIMIT = 2  # versions
 
 
 class DroppedExperience(ValueError):
@@ -59,6 +57,8 @@ class GraphRun(LiveRun):
             raise RefusedExperience("it was made for another base model, targets, rank or alpha than this run trains")
         if e.origin.version > self.version:
             raise RefusedExperience(f"it was rolled out with version {e.origin.version}, but the run is at version {self.version}")
+        if self.back is not None and e.origin.version < self.back["version"]:
+            raise DroppedExperience(f"it was made before the run went back to version {self.back['back_to']}")
         if self.version - e.origin.version > STALENESS_LIMIT:
             raise DroppedExperience(f"it was rolled out with version {e.origin.version}, the run is at {self.version}: more than {STALENESS_LIMIT} versions old")
 

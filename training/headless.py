@@ -30,8 +30,8 @@ from .peers import ALONE, Peers, Processes
 from .policy import Decoder, Reward
 from .prompts import choose, prompt_lines
 from .rewards import make_reward
-from .run import report
 from .selfcheck import Probe
+from .status import report
 from .stop import Stop
 from .trajectory import Credit, Prompt
 

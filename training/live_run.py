@@ -49,7 +49,10 @@ class LiveRun:
 
     def __init__(self, folder: RunFolder, job: Job, policy: Any, writes: bool = True) -> None:
         self.folder, self.job, self.policy, self.writes = folder, job, policy, writes
-        self.used = {event["experience"] for event in folder.events()}
+        events = folder.events()
+        self.used = {event["experience"] for event in events}
+        self.back = next((event for event in reversed(events) if "back_to" in event), None)
+        """The event of the last going back: what was made before it is another run's past."""
         self._proven = False
         self.restore()
 
@@ -62,7 +65,7 @@ class LiveRun:
         if latest is None:
             self.policy.set_weights(self.policy.first_weights())
             return
-        self._load_state(retry_sharing(self._state_file(self.version).read_bytes))
+        self._load_state(retry_sharing(state_file(self.folder, self.version).read_bytes))
 
     def step(self, settings: UpdateSettings, id: str, work: Callable[[torch.optim.Optimizer], Lesson]) -> dict[str, Any]:
         """One version by ``work(optimiser)``, which moves the policy; its event. Whatever goes wrong, the run is back at its last version."""
@@ -116,35 +119,14 @@ class LiveRun:
         about = {"run": self.folder.name, "version": version, "prompts": lesson.texts, "model": self.policy.model_class}
         data = lora.save(weights, self.job, about)
         if self.writes:
-            self._write(data, weights, about, event, lesson.picture)
+            averaged = lora.save(self.ema, self.job, {**about, "ema": True}) if self.ema else None
+            state = pack_state(version, weights, self.ema, self.optimiser)
+            write_version(self.folder, event, data, state, None if lesson.picture is None else png(lesson.picture), averaged)
         self.version, self.digest = version, digest_of(data)
         self.used.add(id)
         if self.writes:
             self._forget_old_states()
         return event
-
-    def _write(self, data: bytes, weights: dict[str, Tensor], about: dict[str, Any], event: dict[str, Any], picture: Tensor | None) -> None:
-        version = event["version"]
-        path = self.folder.version_file(version)
-        keep_foreign(path, data)
-        if picture is not None:
-            write_whole(self.folder.picture_file(version), png(picture))
-        write_whole(path, data)
-        if self.ema:
-            write_whole(self.folder.version_file(version, ema=True), lora.save(self.ema, self.job, {**about, "ema": True}))
-        write_whole(self._state_file(version), self._state(weights))
-        self.folder.append_event(event)
-        file = path.relative_to(self.folder.output).as_posix()
-        self.folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": event["experience"]})
-
-    def _state_file(self, version: int) -> Path:
-        return self.folder.state / f"v{version:06d}.safetensors"
-
-    def _state(self, weights: dict[str, Tensor]) -> bytes:
-        tensors = {f"weight/{name}": w for name, w in weights.items()}
-        tensors.update({f"ema/{name}": w for name, w in (self.ema or {}).items()})
-        tensors.update({f"adam/{name}": tensor for name, tensor in state_tensors(self.optimiser).items()})
-        return safetensors.torch.save(tensors, {"stepwise_grpo": json.dumps({"version": self.version + 1})})
 
     def _load_state(self, data: bytes) -> None:
         tensors = safetensors.torch.load(data)
@@ -156,18 +138,51 @@ class LiveRun:
 
     def _forget_old_states(self) -> None:
         for path in self.folder.state.glob("v*.safetensors"):
-            if path not in (self._state_file(self.version), self._state_file(self.version - 1)):
+            if path not in (state_file(self.folder, self.version), state_file(self.folder, self.version - 1)):
                 path.unlink(missing_ok=True)
+
+
+def state_file(folder: RunFolder, version: int) -> Path:
+    return folder.state / f"v{version:06d}.safetensors"
+
+
+def pack_state(version: int, weights: dict[str, Tensor], ema: dict[str, Tensor] | None = None, optimiser: torch.optim.Optimizer | None = None) -> bytes:
+    """The state file of a version: what training goes on from. Without an optimiser it goes on with a fresh one."""
+    tensors = {f"weight/{name}": w for name, w in weights.items()}
+    tensors.update({f"ema/{name}": w for name, w in (ema or {}).items()})
+    tensors.update({f"adam/{name}": tensor for name, tensor in (state_tensors(optimiser) if optimiser else {}).items()})
+    return safetensors.torch.save(tensors, {"stepwise_grpo": json.dumps({"version": version})})
+
+
+def write_version(folder: RunFolder, event: dict[str, Any], data: bytes, state: bytes, picture: bytes | None = None, averaged: bytes | None = None) -> None:
+    """Commit a version: its files, then its event, then the pointer."""
+    version = event["version"]
+    path = folder.version_file(version)
+    for beside, content in ((folder.picture_file(version), picture), (folder.version_file(version, ema=True), averaged)):
+        if content is None:
+            keep_foreign(beside, b"")  # what a crash or an earlier run left is not this version's
+    keep_foreign(path, data)
+    if picture is not None:
+        write_whole(folder.picture_file(version), picture)
+    write_whole(path, data)
+    if averaged is not None:
+        write_whole(folder.version_file(version, ema=True), averaged)
+    write_whole(state_file(folder, version), state)
+    folder.append_event(event)
+    file = path.relative_to(folder.output).as_posix()
+    folder.write_latest({"version": version, "file": file, "digest": digest_of(data), "experience": event["experience"]})
 
 
 def facts(rewards: Tensor, schedule: Schedule, settings: UpdateSettings, behaviour_version: int) -> dict[str, Any]:
     """What an event tells of ``rewards`` (K + 1, B) and of how they came about."""
     start, final = rewards[0], rewards[-1]
+    by_step = rewards.diff(dim=0).abs().mean(1)
     return {
         "behaviour_version": behaviour_version,
         "reward_mean": final.mean().item(),
         "reward_std": final.std(correction=0).item(),
         "reward_start": start.mean().item() if start.isfinite().all() else None,
+        "gain_by_step": [gain.item() if gain.isfinite() else None for gain in by_step],
         "law": schedule.law,
         "eta": schedule.eta,
         "clip": settings.clip,
@@ -176,6 +191,6 @@ def facts(rewards: Tensor, schedule: Schedule, settings: UpdateSettings, behavio
 
 
 def keep_foreign(path: Path, data: bytes) -> None:
-    """A version file of an earlier run of this name, whose folder was deleted, is put beside and not overwritten."""
+    """A file of an earlier run of this name, whose folder was deleted, is put beside and not overwritten."""
     if path.exists() and digest_of(old := path.read_bytes()) != digest_of(data):
-        path.rename(path.with_name(f"{path.stem}.replaced-{digest_of(old)[:8]}.safetensors"))
+        path.replace(path.with_name(f"{path.stem}.replaced-{digest_of(old)[:8]}{path.suffix}"))

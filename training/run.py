@@ -15,12 +15,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from . import control, go_back
 from .base import Unfit
 from .config import Job
 from .experience import NewerFormat, UnreadableExperience
 from .graph_run import DroppedExperience, GraphRun, job_of, open_run
 from .heartbeat import Heartbeat
 from .job import FOLDER, RunFolder, all_runs, read_json
+from .status import report, rest, set_aside, tell_pauses
 from .update import RefusedExperience
 
 log = logging.getLogger("stepwise_grpo")
@@ -37,17 +39,25 @@ def run(output: Path, open_policy: Callable[[Job], Any], until: Callable[[], boo
         lock.acquire(timeout=0)
     except Timeout:
         raise SystemExit(f"{_other_trainer(folder)} already serves {output}. Close it first, or leave this to it.") from None
-    with lock, Heartbeat(folder):
-        serve(output, open_policy, until)
+    with lock:
+        control.forget_stop(output)  # one that an earlier trainer did not live to see
+        try:
+            with Heartbeat(folder):
+                serve(output, open_policy, lambda: until() or control.stop_is_asked(output))
+        finally:
+            control.forget_stop(output)
 
 
 def serve(output: Path, open_policy: Callable[[Job], Any], until: Callable[[], bool]) -> None:
     """The loop."""
     trainer = Trainer(open_policy)
     resting: dict[str, float] = {}  # runs that failed, until when they rest; the others go on
+    paused: set[str] = set()
     log.info("waiting for experience in %s", Path(output) / FOLDER)
     while not until():
-        found = oldest_experience(output, {run for run, end in resting.items() if time.monotonic() < end})
+        runs = all_runs(output)
+        paused = tell_pauses(runs, paused)
+        found = next_task([run for run in runs if time.monotonic() >= resting.get(run.name, 0)])
         if found is None:
             time.sleep(POLL)
             continue
@@ -64,9 +74,12 @@ def serve(output: Path, open_policy: Callable[[Job], Any], until: Callable[[], b
 
 
 def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
-    """Train on an experience, or put it aside with the reason when it can never be trained on."""
+    """Do what was asked of a run, or train on an experience, or put that aside with the reason when it can never be trained on."""
     try:
-        trainer.take(folder, path)
+        if path.suffix == ".json":
+            go_back.answer(folder, path)
+        else:
+            trainer.take(folder, path)
     except Unfit as error:
         fixed = "" if folder.latest() is None else ". Then choose another run_name: this run keeps its settings"
         set_aside(folder, path, "rejected", Unfit(f"{error}{fixed}"))
@@ -94,7 +107,7 @@ class Trainer:
             event = run.train(path, id, lambda memory: announce(folder, run, memory))
             log.info("%s v%d: reward %.3f, clip fraction %.2f, %.1f s", folder.name, run.version, event["reward_mean"], event["clip_fraction"], event["seconds"])
         path.unlink(missing_ok=True)
-        report(folder, phase="waiting", message="", version=run.version)
+        rest(folder, version=run.version)
 
     def forget(self) -> None:
         """Drop the open run, so that the next experience starts from what is on disk."""
@@ -115,9 +128,11 @@ class Trainer:
         return self._policy
 
 
-def oldest_experience(output: Path, resting: set[str]) -> tuple[RunFolder, Path] | None:
-    """The experience that has waited longest over all runs but the resting ones."""
-    waiting = [(path.name, folder, path) for folder in all_runs(output) if folder.name not in resting for path in folder.waiting()[:1]]
+def next_task(runs: list[RunFolder]) -> tuple[RunFolder, Path] | None:
+    """What to do next over ``runs``: the first wish to go back, else the experience that has waited longest. Paused runs keep theirs."""
+    # A run that another process trains headless is left to it.
+    asked = [(path.name, run, path) for run in runs for path in control.requests(run)[:1] if not control.is_headless_now(run)]
+    waiting = asked or [(path.name, run, path) for run in runs if not control.is_paused(run) for path in run.waiting()[:1]]
     if not waiting:
         return None
     _, folder, path = min(waiting, key=lambda entry: entry[0])
@@ -127,20 +142,6 @@ def oldest_experience(output: Path, resting: set[str]) -> tuple[RunFolder, Path]
 def announce(folder: RunFolder, run: GraphRun, memory: str) -> None:
     log.info("%s v%d: %s", folder.name, run.version + 1, memory)
     report(folder, phase="training", message=f"training version {run.version + 1} ({memory})", version=run.version)
-
-
-def set_aside(folder: RunFolder, path: Path, kind: str, error: Exception) -> None:
-    log.warning("%s: experience %s: %s", folder.name, kind, error)
-    folder.put_aside(path, kind, str(error))
-    report(folder, phase="waiting", message=f"{kind}: {error}")
-
-
-def report(folder: RunFolder, **status: Any) -> None:
-    """Say what the trainer does with a run. A disk too full to say it must not stop the trainer."""
-    try:
-        folder.write_status(**status)
-    except OSError as error:
-        log.error("cannot write the status of %s: %s", folder.name, error)
 
 
 def _other_trainer(folder: Path) -> str:

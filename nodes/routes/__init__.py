@@ -3,11 +3,11 @@
 import logging
 from typing import Any
 
-from . import credit, runs
+from . import credit, runs, watch
 
 
 def register(server: Any) -> None:
-    """Add the routes to ComfyUI's ``PromptServer``; None, as in a test without one, is passed over."""
+    """Add the routes to ComfyUI's ``PromptServer`` and watch its runs; None, as in a test without one, is passed over."""
     if server is None:
         return
     tables = (runs.ROUTES, credit.ROUTES)  # one table for each file of routes
@@ -17,3 +17,4 @@ def register(server: Any) -> None:
     for table in tables:
         for route in table:
             server.routes.route(route.method, route.path)(route.handler)  # no options: ComfyUI cannot repeat them below /api
+    watch.start(server)
