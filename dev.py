@@ -3,7 +3,7 @@
     python dev.py demo      a real ComfyUI and the trainer, one reinforcement run on the small built-in model
     python dev.py compare   stepwise against uniform credit on the same model
     python dev.py test      all tests
-    python dev.py bench     what training costs: bench memory, update, sizes, gpu, start
+    python dev.py bench     what training and the page cost: bench memory, update, sizes, gpu, start, page
     python dev.py vectors   check a file of transition vectors
     python dev.py model     make the built-in model anew
     python dev.py models    write the tables of recommended settings anew
@@ -52,8 +52,9 @@ def main() -> int:
 
 
 def forward(command: str, arguments: list[str]) -> int:
-    """demo, compare, bench, vectors, models, locales: tools/<command>.py inside the virtual environment; it parses its own options."""
-    return run(prepare(ROOT), ROOT / "tools" / "run.py", command, *arguments)
+    """The other commands: tools/<command>.py inside the virtual environment; it parses its own options."""
+    drives_browser = command == "pictures" or (command == "bench" and arguments[:1] == ["page"])
+    return run(prepare(ROOT, dev=drives_browser), ROOT / "tools" / "run.py", command, *arguments)
 
 
 def model(command: str, arguments: list[str]) -> int:

@@ -1,11 +1,11 @@
-"""``python dev.py bench memory|update|sizes|gpu|start``: what training costs, measured or computed, for people and as JSON."""
+"""``python dev.py bench memory|update|sizes|gpu|start|page``: what training and the page cost, measured or computed, for people and as JSON."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from . import bench_gpu, bench_memory, bench_sizes, bench_start, bench_update
+from . import bench_gpu, bench_memory, bench_page, bench_sizes, bench_start, bench_update
 from .errors import SetupError
 from .local import start_comfy
 
@@ -15,6 +15,7 @@ PARTS = {
     "sizes": (bench_sizes, "weights, memory and smallest card of the released models, computed"),
     "gpu": (bench_gpu, "rollout and update at full size with random weights; needs a CUDA card, or --small"),
     "start": (bench_start, "what the pack adds to ComfyUI's start"),
+    "page": (bench_page, "how soon the page shows a run's credit, and how smooth it is to point at it"),
 }
 
 
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
         module.add_options(part)
     options = parser.parse_args(arguments)
     # The demo as it is; the others with the attention that a graphics card computes with, also where there is none.
-    if options.part != "start":
+    if options.part not in ("start", "page"):  # they start a ComfyUI of their own
         start_comfy(*([] if options.part == "update" else ["--use-pytorch-cross-attention"]))
     try:
         result = PARTS[options.part][0].run(options)
@@ -38,6 +39,6 @@ def main(arguments: list[str]) -> int:
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(text, "utf-8")
-    elif options.part in ("memory", "update", "start"):
+    elif options.part in ("memory", "update", "start", "page"):
         print(text)
     return 1 if result.get("failed") else 0

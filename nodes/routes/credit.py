@@ -15,7 +15,10 @@ GONE = "this view is not stored any more (the newest 40 are kept): press Run aga
 
 
 def view(ask: Ask) -> dict[str, Any]:
-    found = read_json(folder(ask) / "view.json")
+    try:
+        found = read_json(folder(ask) / "view.json")
+    except ValueError:
+        raise Refused(400, "this view is damaged: press Run again") from None
     if found is None:
         raise Refused(404, GONE)
     return found

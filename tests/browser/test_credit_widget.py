@@ -27,7 +27,7 @@ ADD = """([inputs, scale]) => {
     make.connect(0, view, 0);
 }"""
 VIEW = "app.graph.nodes.find(node => node.type === 'StepwiseGRPO_CreditVisualizer')"
-SCALE = 1.25
+SCALE = 1.1
 HOSTILE = '<img src=x onerror="window.broken=1"> שלום עולם مرحبا 一只红色的圆 ' + "very long " * 400
 
 
@@ -177,7 +177,7 @@ def test_light_theme(page, complaints, server, vue):
 
 def test_it_fills_the_node_at_every_size(page, complaints, server, vue):
     opened(page, server)
-    for width, height in ((1080, 640), (720, 740), (480, 520)):
+    for width, height in ((900, 640), (720, 740), (480, 520)):
         resize(page, vue, width, height)
         page.wait_for_timeout(600)
         box = page.locator(".sg-credit").bounding_box()
@@ -194,7 +194,7 @@ def test_the_wheel_still_zooms_the_canvas(page, complaints, server, vue):
     opened(page, server)
     page.mouse.move(*at(page, 4, 4))
     page.mouse.wheel(0, -200)
-    page.wait_for_function("app.canvas.ds.scale > 1.26")
+    page.wait_for_function("app.canvas.ds.scale > 1.12")
     assert complaints == []
 
 

@@ -4,10 +4,12 @@ ComfyUI finds it where this folder is named as a custom_nodes folder in its extr
 """
 
 import importlib.util
+import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from server import PromptServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 spec = importlib.util.spec_from_file_location("_stepwise_bind", ROOT / "training" / "bind.py")
@@ -72,5 +74,16 @@ def discs(times: torch.Tensor, rows: int, random: torch.Generator) -> torch.Tens
     return torch.stack([(1 - t) * clean + t * noise for t in times.tolist()])
 
 
+def say_when_sent(server) -> None:
+    """From now on each "executed" message of this server carries the time it was sent, in seconds since 1970."""
+    send = server.send_sync
+
+    def timed(event, data, sid=None):
+        send(event, {**data, "sent_at": time.time()} if event == "executed" else data, sid)
+
+    server.send_sync = timed
+
+
+say_when_sent(PromptServer.instance)
 NODE_CLASS_MAPPINGS = {"StepwiseGRPO_MadeUpCredit": MadeUpCredit}
 NODE_DISPLAY_NAME_MAPPINGS = {"StepwiseGRPO_MadeUpCredit": "Made-up Credit (tests)"}
