@@ -93,7 +93,10 @@ function page(more = {}) {
     }
     it.open = (name = "1") =>
         createQueueing({
-            ask: async () => ({ summary: it.run }),
+            ask: async () => {
+                if (it.broken) throw new Error("gone")
+                return { summary: it.run }
+            },
             onServer: (event, listener) => ((it.listeners[`${name} ${event}`] = listener), () => delete it.listeners[`${name} ${event}`]),
             workflow: () => here,
             queueOne: async () => ((it.most = Math.max(it.most, ++it.flying)), it.refuse ? null : `p${++it.queued}`),
@@ -151,8 +154,13 @@ test("after a reload it goes on with the prompt in flight; a second page does no
     const second = far.open("2")
     await second.start(far.run, 5)
     assert.equal(second.get().key, "elsewhere")
-    far.tab.setItem("stepwise_grpo.intent", JSON.stringify(before.get().intent)) // a tab of its own has a storage of its own
-    before.pause()
+    assert.equal(second.get().intent, null)
+    far.tab.setItem("stepwise_grpo.intent", JSON.stringify(before.get().intent)) // here both pages have one storage; two tabs have two
+    before.leave()
+    far.broken = true // requests of a page that goes away fail
+    far.wake()
+    await settle()
+    far.broken = false
     far.listeners = {}
     const after = far.open("3")
     await after.resume()
@@ -163,6 +171,21 @@ test("after a reload it goes on with the prompt in flight; a second page does no
     far.end()
     await settle()
     assert.deepEqual([far.queued, far.run.version, after.get().key], [2, 5, "done"])
+})
+
+test("a page that the browser kept goes on when it is shown again", async () => {
+    const far = page()
+    const queueing = far.open()
+    await queueing.start(far.run, 5)
+    await settle()
+    queueing.leave()
+    far.end()
+    await settle()
+    assert.equal(far.queued, 1)
+    await queueing.comeBack()
+    await settle()
+    assert.deepEqual([far.queued, queueing.get().intent.prompt], [2, "p2"])
+    queueing.stop()
 })
 
 test("a prompt of the run that is queued already is waited for, not doubled", async () => {

@@ -74,7 +74,8 @@ comfy.registerExtension({
     async setup() {
         comfy.useStyles("runs.css")
         await comfy.loadWords()
-        addEventListener("pagehide", () => queueing.pause())
+        addEventListener("pagehide", () => queueing.leave())
+        addEventListener("pageshow", (event) => void (event.persisted && queueing.comeBack()))
         comfy.registerSidebarTab({
             id: "stepwise-grpo",
             icon: "pi pi-chart-line",

@@ -34,6 +34,7 @@ export function createQueueing(page) {
     /** @type {(() => void)[]} */
     let ends = []
     let resumedAt = -Infinity // s
+    let leaving = false // requests fail while the page goes away; that ends nothing
 
     /** @param {Intent | null} intent @param {Partial<Told>} [more] */
     function set(intent, more = {}) {
@@ -45,13 +46,13 @@ export function createQueueing(page) {
 
     const look = single(async () => {
         const intent = told.intent
-        if (!intent) return
+        if (!intent || leaving) return
         if (!claims.isMine(intent.run)) return finish("elsewhere")
         claims.renew(intent.run, intent.until)
         try {
             await go(intent)
         } catch (error) {
-            if (told.intent === intent) finish("failed", { why: said(error) })
+            if (told.intent === intent && !leaving) finish("failed", { why: said(error) })
         }
     })
 
@@ -64,7 +65,7 @@ export function createQueueing(page) {
         if (step.key === "nothingNew") step = nextStep(intent, { summary: (summary = await summaryOf(intent.run)), fate, workflow }) // a commit fell between two reads
         if (["noNode", "linked"].includes(step.key ?? "") && performance.now() / 1000 - resumedAt < GRACE) step = { act: "wait" }
         const other = step.act === "queue" ? await page.inFlight(intent.run) : null
-        if (told.intent !== intent) return
+        if (told.intent !== intent || leaving) return
         if (step.act === "stop" || step.act === "done") return finish(step.key ?? "done", step.values)
         if (other) return set({ ...seen(intent, summary), prompt: other, made: -1 })
         if (step.act === "queue") return queue({ ...seen(intent, summary), prompt: null, made: made(summary) })
@@ -78,22 +79,27 @@ export function createQueueing(page) {
     async function queue(intent) {
         set(intent)
         const id = await page.queueOne()
-        if (told.intent !== intent) return
+        if (told.intent !== intent || leaving) return
         if (id === null) finish("refused")
         else set({ ...intent, prompt: id })
+    }
+
+    function sleep() {
+        ends.forEach((end) => end())
+        ends = []
     }
 
     /** @param {string} key @param {{[name: string]: string | number}} [values] */
     function finish(key, values = {}) {
         if (told.intent) claims.release(told.intent.run)
-        ends.forEach((end) => end())
-        ends = []
+        sleep()
         set(null, { key, values: { until: told.intent?.until ?? 0, ...values } })
     }
 
     /** @param {Intent} intent */
     async function begin(intent) {
-        if (told.intent) finish("")
+        if (told.intent && told.intent !== intent) finish("")
+        sleep()
         if (!(await claims.take(intent.run, intent.until))) return set(null, { run: intent.run, key: "elsewhere", values: {} })
         const timer = setInterval(look, LOOK_ANYWAY)
         ends = [...AWAKE.map((name) => page.onServer(name, look)), () => clearInterval(timer)]
@@ -107,8 +113,16 @@ export function createQueueing(page) {
         start: (run, until) => begin({ run: run.name, until, prompt: null, made: 0, version: run.version, dropped: run.dropped }),
         /** No further prompt; the one in flight goes on. */
         stop: () => told.intent && finish(""),
-        /** The page goes away: another may take over, or this one when it comes back. */
-        pause: () => told.intent && claims.release(told.intent.run),
+        /** The page goes away: it goes on when it comes back, by a reload or by the browser's memory of it. */
+        leave() {
+            leaving = true
+            sleep()
+            if (told.intent) claims.release(told.intent.run)
+        },
+        async comeBack() {
+            leaving = false
+            if (told.intent) await begin(told.intent)
+        },
         /** Go on after a reload, as this tab set out to. */
         async resume() {
             const kept = JSON.parse(storage.getItem(KEY) ?? "null")
