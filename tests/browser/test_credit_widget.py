@@ -190,6 +190,15 @@ def test_it_fills_the_node_at_every_size(page, complaints, server, vue):
     assert complaints == []
 
 
+def test_the_link_still_ends_at_the_input(page, complaints, server, vue):
+    """A widget that is named as an input would take its socket in Nodes 2.0."""
+    opened(page, server)
+    page.wait_for_timeout(500)
+    (x, y), pos = page.evaluate(f"[[...{VIEW}.getInputPos(0)], [...{VIEW}.pos]]")
+    assert x - pos[0] == pytest.approx(5, abs=8) and y - pos[1] == pytest.approx(15, abs=12)
+    assert complaints == []
+
+
 def test_the_wheel_still_zooms_the_canvas(page, complaints, server, vue):
     opened(page, server)
     page.mouse.move(*at(page, 4, 4))
