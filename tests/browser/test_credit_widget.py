@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stepwise_grpo.tools.bench_page import server_in
 from stepwise_grpo.tools.page import open_page
 from stepwise_grpo.tools.server import ComfyServer
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SHOTS = Path(__file__).resolve().parent / "shots"
 DRAWN = ".sg-credit[data-drawn]:not([data-drawn=''])"
 ADD = """([inputs, scale]) => {
@@ -33,11 +33,8 @@ HOSTILE = '<img src=x onerror="window.broken=1"> שלום עולם مرحبا �
 
 @pytest.fixture(scope="module")
 def server(comfyui_folder: Path, pack_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
-    """A ComfyUI with a node besides that makes up credit."""
-    folder = tmp_path_factory.mktemp("credit é")
-    paths = folder / "paths.yaml"
-    paths.write_text(json.dumps({"tests": {"custom_nodes": str(ROOT / "tools" / "page_nodes")}}), "utf-8")  # JSON is YAML
-    with ComfyServer(comfyui_folder, folder / "output é", folder / "comfyui.log", options=("--extra-model-paths-config", str(paths))) as server:
+    """A ComfyUI with a node besides that makes up credit, and with page settings of its own."""
+    with server_in(tmp_path_factory.mktemp("credit é"), comfyui_folder) as server:
         yield server
 
 
