@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if path is None:
         raise SetupError(browser.REMEDY)
     result: dict[str, Any] = {"about": ABOUT, "group": f"{MEMBERS} x {STEPS}", "repeats": options.repeat, "limit_s": LIMIT, "failed": False}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server_in(Path(folder)) as server:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server_in(Path(folder), COMFYUI) as server:
         for name in [options.renderer] if options.renderer else RENDERERS:
             server.post("/settings/Comfy.VueNodes.Enabled", RENDERERS[name])
             with browser_page(path) as page:
@@ -75,11 +75,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def server_in(folder: Path) -> ComfyServer:
-    """A ComfyUI with the node that makes up credit."""
-    paths = folder / "paths.yaml"
-    paths.write_text(json.dumps({"bench": {"custom_nodes": str(ROOT / "tools" / "page_nodes")}}), "utf-8")  # JSON is YAML
-    return ComfyServer(COMFYUI, folder / "output", folder / "comfyui.log", options=("--extra-model-paths-config", str(paths)))
+def server_in(folder: Path, comfyui: Path) -> ComfyServer:
+    """A ComfyUI with the node that makes up credit, its output and its page's settings below ``folder``."""
+    paths, user = folder / "paths.yaml", folder / "user"
+    paths.write_text(json.dumps({"made_up": {"custom_nodes": str(ROOT / "tools" / "page_nodes")}}), "utf-8")  # JSON is YAML
+    user.mkdir()
+    options = ("--extra-model-paths-config", str(paths), "--user-directory", str(user))
+    return ComfyServer(comfyui, folder / "output é", folder / "comfyui.log", options=options)
 
 
 def measure(page: Any, server: ComfyServer, repeat: int) -> dict[str, float]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stepwise_grpo.tools.bench_page import server_in
 from stepwise_grpo.tools.page import open_page
 from stepwise_grpo.tools.server import ComfyServer
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SHOTS = Path(__file__).resolve().parent / "shots"
 DRAWN = ".sg-credit[data-drawn]:not([data-drawn=''])"
 ADD = """([inputs, scale]) => {
@@ -33,11 +33,8 @@ HOSTILE = '<img src=x onerror="window.broken=1"> שלום עולם مرحبا �
 
 @pytest.fixture(scope="module")
 def server(comfyui_folder: Path, pack_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
-    """A ComfyUI with a node besides that makes up credit."""
-    folder = tmp_path_factory.mktemp("credit é")
-    paths = folder / "paths.yaml"
-    paths.write_text(json.dumps({"tests": {"custom_nodes": str(ROOT / "tools" / "page_nodes")}}), "utf-8")  # JSON is YAML
-    with ComfyServer(comfyui_folder, folder / "output é", folder / "comfyui.log", options=("--extra-model-paths-config", str(paths))) as server:
+    """A ComfyUI with a node besides that makes up credit, and with page settings of its own."""
+    with server_in(tmp_path_factory.mktemp("credit é"), comfyui_folder) as server:
         yield server
 
 
@@ -187,6 +184,15 @@ def test_it_fills_the_node_at_every_size(page, complaints, server, vue):
             inner = page.locator(part).bounding_box()
             assert inner["height"] > 50 and inner["y"] + inner["height"] <= box["y"] + box["height"] + 1, part
         shot(page, f"{name(vue)}_{width}x{height}")
+    assert complaints == []
+
+
+def test_the_link_still_ends_at_the_input(page, complaints, server, vue):
+    """A widget that is named as an input would take its socket in Nodes 2.0."""
+    opened(page, server)
+    page.wait_for_timeout(500)
+    (x, y), pos = page.evaluate(f"[[...{VIEW}.getInputPos(0)], [...{VIEW}.pos]]")
+    assert x - pos[0] == pytest.approx(5, abs=8) and y - pos[1] == pytest.approx(15, abs=12)
     assert complaints == []
 
 

@@ -32,7 +32,8 @@ function put(node) {
     useStyles("credit.css")
     const widget = new CreditWidget(STORE)
     onCanvas(widget.root)
-    const dom = node.addDOMWidget("credit", "stepwise_grpo_credit", widget.root, { serialize: false, hideOnZoom: false, margin: 6, getMinHeight: () => LEAST.height })
+    // Its name is not the input's: Nodes 2.0 takes a widget of an input's name for that input, socket and tooltip included.
+    const dom = node.addDOMWidget("credit_view", "stepwise_grpo_credit", widget.root, { serialize: false, hideOnZoom: false, margin: 6, getMinHeight: () => LEAST.height })
     dom.serialize = false // not in the workflow file either
     dom.computeLayoutSize = () => ({ minHeight: LEAST.height, minWidth: LEAST.width })
     node.setSize([Math.max(node.size[0], SIZE[0]), Math.max(node.size[1], SIZE[1])])
