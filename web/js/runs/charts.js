@@ -98,6 +98,7 @@ function chartBox({ key, height, lines, values, range, off }) {
         draw(series, width) {
             const without = off?.(series)
             drawn = null
+            root.classList.toggle("sg-has-held", series.heldOut.some((one) => one !== null))
             if (without) return void body.replaceChildren(element("p", { class: "sg-quiet" }, without))
             const marks = series.backs.map(({ x, to }) => ({ x, className: "sg-back", title: t("runs.chart.back", { x, to }) }))
             const all = lines(series)
@@ -139,6 +140,7 @@ function heatBox() {
 function box(key) {
     const value = element("span", { class: "sg-value" })
     const body = element("div")
-    const title = element("span", { class: "sg-grow", title: t(`runs.chart.${key}Help`) }, element("span", { class: `sg-sample sg-sample-${key}`, "aria-hidden": "true" }), t(`runs.chart.${key}`))
+    const held = key === "reward" ? element("span", { class: "sg-legend-held sg-quiet" }, element("span", { class: "sg-sample sg-sample-held", "aria-hidden": "true" }), t("runs.chart.heldOut")) : null
+    const title = element("span", { class: "sg-grow", title: t(`runs.chart.${key}Help`) }, element("span", { class: `sg-sample sg-sample-${key}`, "aria-hidden": "true" }), t(`runs.chart.${key}`), held)
     return { root: element("figure", { class: "sg-figure" }, element("figcaption", { class: "sg-row" }, title, value), body), value, body }
 }

@@ -80,7 +80,7 @@ export function messages({ summary, workflow, told, other, alive }) {
     if (summary.kind === "graph" && !workflow.trains) add("notHere", "quiet", t(workflow.linked ? "runs.queue.linked" : "runs.queue.notHere"))
     if (workflow.pinned.length) add("pinned", "look", t("runs.pin.note", { versions: workflow.pinned.join(", ") }))
     for (const node of workflow.trains ? workflow.fixedSeeds : []) add("seed", "look", t("runs.queue.fixedSeed", { node }))
-    if (summary.message) add("message", "quiet", summary.message)
+    if (summary.message && !summary.paused) add("message", "quiet", summary.message)
     if (summary.rejected) add("rejected", "look", t("runs.rejected", { n: summary.rejected }))
     return found
 }
