@@ -3,7 +3,7 @@
     python dev.py demo      a real ComfyUI and the trainer, one reinforcement run on the small built-in model
     python dev.py compare   stepwise against uniform credit on the same model
     python dev.py test      all tests
-    python dev.py bench     what training costs: bench memory, update, sizes, gpu
+    python dev.py bench     what training costs: bench memory, update, sizes, gpu, start
     python dev.py vectors   check a file of transition vectors
     python dev.py model     make the built-in model anew
     python dev.py models    write the tables of recommended settings anew

@@ -15,11 +15,13 @@ from .handover import command
 
 RUNS = 200  # at most, the most lately active ones
 EVENTS = 1000  # of an answer; looks too
+LETTERS = 1000  # of a message
+DEPTH = 20  # of nested JSON; nothing of ours comes near
 TAIL = 1 << 16  # bytes: the newest reward stands among the last events
 DAMAGE = (ValueError, OSError, RecursionError, TypeError, KeyError, AttributeError, OverflowError)  # whatever odd JSON leads to
-SIGNS = ("job.json", "latest.json", "events.jsonl", "status.json", "inbox")  # one of them makes a folder a run
+SIGNS = ("job.json", "latest.json", "events.jsonl", "status.json", "inbox", "looks")  # one of them makes a folder a run
 BUSY = ("loading", "training")
-_LOOK = re.compile(r"v(\d{6,9})\.json")
+_LOOK = r"v(\d{6,9})\.json"
 
 
 def trainer(output: Path) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def runs(output: Path) -> list[RunFolder]:
 
 
 def is_run(run: RunFolder) -> bool:
+    """Whether the folder is there and a run."""
     return any((run.path / sign).exists() for sign in SIGNS)
 
 
@@ -69,13 +72,13 @@ def summary(run: RunFolder) -> dict[str, Any]:
         wrong.append("job.json is gone: put it back, or choose another run name")
     version, said = latest.get("version", 0), status.get("message")
     base = job.get("base") if isinstance(job.get("base"), dict) else {}
-    paused = tried(False, control.is_paused, run)
+    kind, paused = "headless" if base.get("kind") == "diffusers" else "graph", control.is_paused(run)
     return {
         "name": run.name,
-        "kind": "headless" if base.get("kind") == "diffusers" else "graph",
+        "kind": kind,
         "version": version if is_count(version) else 0,
-        "phase": phase(run, status, paused),
-        "message": ". ".join(wrong) or (said if isinstance(said, str) else ""),
+        "phase": phase(run, kind, status.get("phase"), paused),
+        "message": ". ".join(wrong) or (said[:LETTERS] if isinstance(said, str) else ""),
         "at": activity(run),
         "waiting": len(tried([], run.waiting)),
         "paused": paused,
@@ -87,16 +90,14 @@ def summary(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def phase(run: RunFolder, status: dict[str, Any], paused: bool) -> str:
-    """What the trainer does with the run; what it said before it died no longer counts."""
-    said = status.get("phase")
-    said = said if isinstance(said, str) else "waiting"
+def phase(run: RunFolder, kind: str, said: Any, paused: bool) -> str:
+    """What its trainer does with the run; what it said before it died no longer counts."""
+    if not isinstance(said, str) or said == "paused":
+        said = "waiting"
     if said in BUSY:
-        alive = tried(False, run.trainer_is_alive) or tried(False, control.is_headless_now, run)
+        alive = control.is_headless_now(run) if kind == "headless" else tried(False, run.trainer_is_alive)
         said = said if alive else "stopped"
-    if said in BUSY or not paused:
-        return "waiting" if said == "paused" and not paused else said
-    return "paused"
+    return "paused" if paused and said not in BUSY else said[:LETTERS]
 
 
 def base_name(base: dict[str, Any]) -> str:
@@ -166,7 +167,7 @@ def versions(run: RunFolder, events: list[dict[str, Any]], looked_at: set[int]) 
 def looks_of(run: RunFolder) -> list[dict[str, Any]]:
     """What is told about the held-out pictures, without their prompts, by version; at most the newest ``EVENTS``."""
     folder = run.path / "looks"
-    names = sorted((int(found[1]), name) for name in tried([], os.listdir, folder) if (found := _LOOK.fullmatch(name)))
+    names = sorted((int(found[1]), name) for name in tried([], os.listdir, folder) if (found := re.fullmatch(_LOOK, name)))
     read = [(version, tried(None, read_json, folder / name)) for version, name in names[-EVENTS:]]
     return [{**clean({key: value for key, value in look.items() if key != "prompts"}), "version": version} for version, look in read if isinstance(look, dict)]
 
@@ -197,12 +198,14 @@ def tried(otherwise: Any, read: Callable[..., Any], *of: Any) -> Any:
         return otherwise
 
 
-def clean(value: Any) -> Any:
-    """A JSON value with null in place of NaN and infinities, which a browser cannot read."""
+def clean(value: Any, depth: int = DEPTH) -> Any:
+    """A JSON value with null in place of NaN and infinities, which a browser cannot read, and of what is nested too deeply."""
+    if isinstance(value, dict | list) and not depth:
+        return None
     if isinstance(value, dict):
-        return {key: clean(entry) for key, entry in value.items()}
+        return {key: clean(entry, depth - 1) for key, entry in value.items()}
     if isinstance(value, list):
-        return [clean(entry) for entry in value]
+        return [clean(entry, depth - 1) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

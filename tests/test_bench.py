@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stepwise_grpo.tools import bench_sizes
+from stepwise_grpo.tools import bench_sizes, bench_start
 from stepwise_grpo.tools.networks import parameters_of, patcher_of
 from stepwise_grpo.tools.sizes import ACTIVATIONS, SIZES, SMALL
 from stepwise_grpo.training.capacity import GIB, Demand
@@ -98,3 +98,18 @@ def test_the_smallest_card_takes_weights_row_and_reserve(comfy):
 
 def test_the_bench_of_memory_has_more_activations_than_weights_per_layer():
     assert ACTIVATIONS.latents["512"] == (16, 64, 64) and ACTIVATIONS.tokens == 154
+
+
+def test_bench_start_counts_what_only_the_pack_imports_and_fails_above_its_limit(comfyui_folder, tmp_path):
+    done = bench(comfyui_folder, "start", "--repeat", "1", "--limit", "2000", "--json", str(tmp_path / "start.json"))
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
+    found = json.loads((tmp_path / "start.json").read_text("utf-8"))
+    assert not found["failed"] and 1 < found["ms"] < 2000 and 20 < found["count"] < 200  # other machines do other things as well
+    assert not {name.split(".")[0] for name in found["dearest"]} & {"torch", "comfy", "numpy", "aiohttp", "peft", "matplotlib"}
+
+
+def test_bench_start_takes_the_least_of_each_module_and_fails_above_its_limit():
+    starts = [{"a": 3.0, "b": 9.0}, {"a": 5.0, "b": 2.0}]
+    assert bench_start.figures(starts, 5.0)["ms"] == 5.0 and not bench_start.figures(starts, 5.0)["failed"]
+    assert bench_start.figures(starts, 4.9)["failed"] and bench_start.figures(starts, 4.9)["starts_ms"] == [12.0, 7.0]
+    assert bench_start.added({"/x/custom_nodes/p.nodes": 1.0, "C:\\x\\custom_nodes\\p.training": 2.0, "json": 3.0}, {"json"}) == {"p.nodes": 1.0, "p.training": 2.0}

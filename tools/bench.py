@@ -1,11 +1,11 @@
-"""``python dev.py bench memory|update|sizes|gpu``: what training costs, measured or computed, for people and as JSON."""
+"""``python dev.py bench memory|update|sizes|gpu|start``: what training costs, measured or computed, for people and as JSON."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from . import bench_gpu, bench_memory, bench_sizes, bench_update
+from . import bench_gpu, bench_memory, bench_sizes, bench_start, bench_update
 from .errors import SetupError
 from .local import start_comfy
 
@@ -14,6 +14,7 @@ PARTS = {
     "update": (bench_update, "seconds of rollout and update on the demo model"),
     "sizes": (bench_sizes, "weights, memory and smallest card of the released models, computed"),
     "gpu": (bench_gpu, "rollout and update at full size with random weights; needs a CUDA card, or --small"),
+    "start": (bench_start, "what the pack adds to ComfyUI's start"),
 }
 
 
@@ -26,7 +27,8 @@ def main(arguments: list[str]) -> int:
         module.add_options(part)
     options = parser.parse_args(arguments)
     # The demo as it is; the others with the attention that a graphics card computes with, also where there is none.
-    start_comfy(*([] if options.part == "update" else ["--use-pytorch-cross-attention"]))
+    if options.part != "start":
+        start_comfy(*([] if options.part == "update" else ["--use-pytorch-cross-attention"]))
     try:
         result = PARTS[options.part][0].run(options)
     except SetupError as error:
@@ -36,6 +38,6 @@ def main(arguments: list[str]) -> int:
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(text, "utf-8")
-    elif options.part in ("memory", "update"):
+    elif options.part in ("memory", "update", "start"):
         print(text)
     return 1 if result.get("failed") else 0

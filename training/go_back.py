@@ -28,19 +28,24 @@ class CannotGoBack(ValueError):
     """The run stays where it is; the message says why."""
 
 
-def answer(folder: RunFolder, request: Path) -> None:
-    """Do what a file in requests/ asks, or say why it cannot be done; then the file is removed."""
-    version, id = None, f"back-{request.stem.split('-')[0]}"
-    lock = FileLock(folder.path / "trainer.lock")
+def answer_alone(folder: RunFolder, request: Path) -> None:
+    """``answer``, unless a process of its own trains the run headless."""
     try:
-        with lock.acquire(timeout=0):
-            if all(event["experience"] != id for event in folder.events()):  # else a crash came between commit and removal
-                version = wanted(request)
-                event = go_back(folder, version, id)
-                log.info("%s went back to version %d, which is version %d now", folder.name, version, event["version"])
-                rest(folder, f"Went back: version {event['version']} has the weights of version {version}", version=event["version"])
+        with FileLock(folder.path / "trainer.lock").acquire(timeout=0):
+            answer(folder, request)
     except Timeout:
         raise ValueError(f"the run {folder.name!r} is being trained headless") from None
+
+
+def answer(folder: RunFolder, request: Path) -> None:
+    """Do what a file in requests/ asks, or say why it cannot be done; then the file is removed."""
+    id = f"back-{request.stem.split('-')[0]}"
+    try:
+        if all(event["experience"] != id for event in folder.events()):  # else a crash came between commit and removal
+            version = wanted(request)
+            event = go_back(folder, version, id)
+            log.info("%s went back to version %d, which is version %d now", folder.name, version, event["version"])
+            rest(folder, f"Went back: version {event['version']} has the weights of version {version}", version=event["version"])
     except CannotGoBack as error:
         log.warning("%s stays at its version: %s", folder.name, error)
         rest(folder, f"Did not go back: {error}")

@@ -18,9 +18,11 @@ import torch
 from filelock import FileLock, Timeout
 
 from .config import to_json
+from .control import requests
 from .core.advantages import SCHEMES
 from .core.schedule import Schedule
 from .core.transitions import resolve_eta
+from .go_back import answer
 from .headless_settings import HeadlessSettings, read_settings
 from .heartbeat import Heartbeat
 from .iterate import Plan, iterate
@@ -65,6 +67,8 @@ def train(here: Path, settings: HeadlessSettings, until: Callable[[], bool]) -> 
     with _alone_in(folder) if peers.rank == 0 else nullcontext():
         if peers.rank == 0:
             folder.agree_on_job(to_json(job))
+            for request in requests(folder):
+                answer(folder, request)
             report(folder, phase="loading", message="loading the base model")
         processes.wait_for_everyone()
         headless = Headless(settings, texts, reward, folder, job, source, processes, peers)

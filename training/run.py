@@ -77,7 +77,7 @@ def settle(trainer: "Trainer", folder: RunFolder, path: Path) -> None:
     """Do what was asked of a run, or train on an experience, or put that aside with the reason when it can never be trained on."""
     try:
         if path.suffix == ".json":
-            go_back.answer(folder, path)
+            go_back.answer_alone(folder, path)
         else:
             trainer.take(folder, path)
     except Unfit as error:

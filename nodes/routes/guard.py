@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import folder_paths
 from aiohttp import web
 
-from ...training.job import RunFolder, check_run_name
+from ...training.job import RunFolder
+from ..run_view import is_run
 
 BODY = 16 * 1024  # bytes, the largest body of an action
 PATIENCE = 10.0  # seconds a body may take to arrive
@@ -51,12 +52,9 @@ class Ask:
     """The JSON object of an action; {} otherwise."""
 
     def run(self) -> RunFolder:
-        """The run that ``{run}`` in the address names."""
-        try:
-            run = RunFolder(self.output, check_run_name(self.parts["run"]))
-        except ValueError as error:
-            raise Refused(400, str(error)) from None
-        if not run.path.is_dir():
+        """The run that ``{run}`` in the address names; its name is checked by ``RunFolder``."""
+        run = RunFolder(self.output, self.parts["run"])
+        if not is_run(run):
             raise Refused(404, f"there is no run {run.name!r} in {self.output}")
         return run
 
@@ -67,7 +65,7 @@ def reading(work: Callable[[Ask], Any]) -> Handler:
 
 
 def action(work: Callable[[Ask], Any]) -> Handler:
-    """A route that changes something: as ``reading``, with a small JSON object as its body and from ComfyUI's own page only."""
+    """A route that changes something: as ``reading``, but with a JSON body and from the same page."""
     return _handler(work, acts=True)
 
 

@@ -57,7 +57,7 @@ def go_back(ask: Ask) -> dict[str, Any]:
     check_fields(ask, "version")
     run, version = ask.run(), version_in(ask)
     if version is not None:
-        if run_view.tried(False, control.is_headless_now, run):
+        if control.is_headless_now(run):
             raise Refused(409, f"the run {run.name!r} is being trained headless: stop that process first, then go back")
         if reason := control.why_not_back(run, version):
             raise Refused(409, reason)

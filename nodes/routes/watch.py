@@ -100,10 +100,10 @@ def start(server: Any) -> None:
     """Begin to watch when the server starts to serve."""
     tasks: list[asyncio.Task] = []
 
-    async def begin(_: Any) -> None:
+    async def begin(app: Any) -> None:
         tasks.append(asyncio.get_running_loop().create_task(keep_watching(server)))
 
-    async def end(_: Any) -> None:
+    async def end(app: Any) -> None:
         for task in tasks:
             task.cancel()
 

@@ -2,12 +2,15 @@
 
 import json
 import sys
+import time
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from stepwise_grpo.tests.nodes.graphs import version_by_hand
 from stepwise_grpo.training.core.schedule import Schedule
+from stepwise_grpo.training.job import write_json
 from stepwise_grpo.training.trajectory import Credit
 
 pytestmark = pytest.mark.usefixtures("comfy")
@@ -237,3 +240,46 @@ def test_a_prompt_of_another_text_encoder_is_told_in_words():
     with pytest.raises(ValueError, match="does not fit this model.*have 7 features; use the text encoder that belongs to the model"):
         velocity(torch.zeros(1, 16, 16, 16), torch.tensor([0.5]), torch.tensor([0]))
 
+
+
+@pytest.mark.parametrize(
+    "version, newest, says",
+    [
+        (3, 3, None),
+        (1, 3, None),
+        (1, 4, "Live LoRA has version 1 .* at version 4 .*set version to -1 in Live LoRA, or go back to version 1 in the Stepwise GRPO panel"),
+        (0, 3, "set version to -1 in Live LoRA, or choose another run_name"),
+        (0, 2, None),
+    ],
+)
+def test_a_version_that_is_too_old_to_train_on_is_told_at_once(version, newest, says, tmp_path):
+    from stepwise_grpo.nodes import handover
+    from stepwise_grpo.training.config import Origin
+    from stepwise_grpo.training.trajectory import Trajectory
+
+    earned, states = credit(1, 2, 3, "ddim"), torch.zeros(4, 2, 1)
+    origin = Origin(run="r", version=version, loras=1)
+    trajectory = Trajectory(states, states[1:], earned.schedule, (None,), [], 1.0, 0, origin, {"kind": "demo"}, 1)
+    run = handover.RunFolder(tmp_path, "r")
+    run.write_latest({"version": newest, "file": "", "digest": "", "experience": ""})
+    with pytest.raises(ValueError, match=says) if says else nullcontext():
+        handover.check(trajectory, earned, run)
+
+
+def test_the_waiting_node_says_that_the_run_is_paused(tmp_path):
+    from stepwise_grpo.nodes import handover
+    from stepwise_grpo.training import control
+
+    run = handover.RunFolder(tmp_path, "r")
+    said = lambda **status: handover.waiting_for(run, status)
+    assert said() == "waiting for the trainer" and said(phase="waiting", message="trying again") == "trying again"
+    assert said(phase="paused", message=control.PAUSED) == "waiting for the trainer"  # resumed, and the trainer has not said so yet
+    control.pause(run, True)
+    for status in ({}, {"phase": "waiting", "message": "old"}, {"phase": "paused", "message": control.PAUSED}):
+        assert control.PAUSED in said(**status) and "Resume" in said(**status) and "ancelling" in said(**status)
+    assert said(phase="training", message="training version 2") == "training version 2"  # the update that was running
+    run.queue(b"x")
+    write_json(run.output / "stepwise_grpo" / "trainer.json", {"at": time.time()})
+    assert control.PAUSED in handover.queued(run, wait=False)
+    control.pause(run, False)
+    assert control.PAUSED not in handover.queued(run, wait=False)

@@ -136,6 +136,13 @@ def missing_version(server, graph):
     change(graph, LIVE, version=7)
 
 
+def old_version(server, graph):
+    for version in range(1, 5):
+        version_by_hand(server.output, "went on", version)
+    change(graph, LIVE, run_name="went on", version=1)
+    change(graph, TRAINER, run_name="went on")
+
+
 def missing_average(server, graph):
     version_by_hand(server.output, "refused")
     change(graph, LIVE, use_ema=True)
@@ -189,6 +196,7 @@ CASES = {
     "start of another model": (start_of_another_model, "start_from: a run cannot start from the LoRA"),
     "start that is gone": (bad_widget(LIVE, start_from="gone.safetensors"), "start_from"),
     "missing version": (missing_version, "run 'refused' has no version 7; the newest is 1"),
+    "an old version": (old_version, "set version to -1 in Live LoRA, or go back to version 1 in the Stepwise GRPO panel"),
     "missing average": (missing_average, "kept no averaged weights for version 1"),
 }
 

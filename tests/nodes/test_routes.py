@@ -181,6 +181,7 @@ def test_a_damaged_run_says_what_is_wrong_and_hides_no_other(server):
         "garbage": ("status.json", b"\x00\xff\xfe", "status.json is damaged"),
         "list": ("latest.json", b"[1]", "latest.json does not hold what it should"),
         "deep": ("job.json", b"[" * 100_000, "job.json is damaged"),
+        "nested": ("check.json", b'{"findings": ' + b"[" * 500 + b"]" * 500 + b"}", ""),
         "odd": ("latest.json", b'{"version": "three"}', ""),
     }
     for name, (file, data, _) in spoil.items():
@@ -284,7 +285,9 @@ def test_a_headless_run_is_told_apart_and_not_paused(server):
     assert act(server, "/runs/h/go_back", {"version": 1})[0] == 200
     act(server, "/runs/h/go_back", {"version": None})
     run.write_status(phase="training", message="", version=3)
+    write_json(server.output / FOLDER / "trainer.json", {"at": time.time()})  # another trainer, which is not this run's
     assert find(server, "h")["phase"] == "stopped"
+    (server.output / FOLDER / "trainer.json").unlink()
     write_json(run.path / "trainer.json", {"at": time.time()})
     assert find(server, "h")["phase"] == "training"
     status, answer = act(server, "/runs/h/go_back", {"version": 1})
@@ -350,10 +353,11 @@ def test_a_page_from_elsewhere_is_refused_under_a_name_too(server):
 
 
 def test_an_action_on_no_run_makes_none(server):
-    for name, status in (("nobody", 404), ("..%2Fx", 400)):
+    (server.output / FOLDER / "New Folder").mkdir()
+    for name, status in (("nobody", 404), ("New%20Folder", 404), ("..%2Fx", 400)):
         for action, body in (("pause", {}), ("resume", {}), ("go_back", {"version": None}), ("notes", {"version": None, "text": "x"})):
             assert act(server, f"/runs/{name}/{action}", body)[0] == status
-    assert not (server.output / FOLDER / "nobody").exists()
+    assert not (server.output / FOLDER / "nobody").exists() and not list((server.output / FOLDER / "New Folder").iterdir())
 
 
 def test_answers_stay_small_and_quick_with_many_runs_and_events(server):
@@ -410,7 +414,7 @@ def test_an_open_page_hears_within_a_second_of_a_change_on_disk_and_of_nothing_e
         messages = asyncio.run(heard(server, change, 1.0))
         assert messages and [summary["name"] for summary in messages[0][1]["runs"]] == ["a"]
     messages = asyncio.run(heard(server, lambda: shutil.rmtree(run.path), 1.0))
-    assert [data["gone"] for _, data in messages] == [["a"]]
+    assert messages[-1][1]["gone"] == ["a"] and messages[-1][1]["runs"] == []
 
 
 def test_a_heartbeat_alone_is_no_news_but_a_trainers_coming_and_going_is(server):

@@ -354,7 +354,7 @@ def test_a_run_that_is_trained_headless_is_not_touched(folder):
 def test_the_lock_of_a_headless_trainer_is_respected(folder):
     request = ask(folder)
     with FileLock(folder.path / "trainer.lock"), pytest.raises(ValueError, match="headless"):
-        go_back.answer(folder, request)
+        go_back.answer_alone(folder, request)
     assert request.exists() and folder.latest()["version"] == 4
 
 

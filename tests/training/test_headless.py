@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from stepwise_grpo.tests import pipelines, twins
-from stepwise_grpo.training import headless
+from stepwise_grpo.training import control, headless
 from stepwise_grpo.training.config import Job, PreviewSettings, UpdateSettings
 from stepwise_grpo.training.headless_settings import read_settings
 from stepwise_grpo.training.job import RunFolder
@@ -108,6 +108,16 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(here):
     assert stopped.latest()["version"] == 2 and json.loads((stopped.path / "status.json").read_text("utf-8"))["phase"] == "stopped"
     run(configured(here, run="stopped"))
     assert same(stopped, straight) and told(stopped) == told(straight)
+
+
+def test_a_run_that_was_asked_to_go_back_does_so_and_goes_on_from_there(here):
+    folder = run(configured(here, iterations=2))
+    control.ask_to_go_back(folder, 1)
+    run(configured(here, iterations=4))
+    assert [event.get("back_to") for event in folder.events()] == [None, None, 1, None] and not control.requests(folder)
+    one, three, four = (safetensors.torch.load(folder.version_file(version).read_bytes()) for version in (1, 3, 4))
+    assert one.keys() == three.keys() == four.keys() and all(one[name].equal(three[name]) for name in one) and not all(three[name].equal(four[name]) for name in four)
+    assert folder.events()[3]["behaviour_version"] == 3 and folder.events()[3]["ratio_error_max"] <= 1e-5
 
 
 def test_another_seed_is_another_run(here):

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from stepwise_grpo.demo.captions import all_captions
 from stepwise_grpo.demo.words import encode
 from stepwise_grpo.tools.server import Trainer
+from stepwise_grpo.training import control
 from stepwise_grpo.training.base import DEMO
 from stepwise_grpo.training.comfyui import prepare, write_place
 from stepwise_grpo.training.config import Job, Origin, PreviewSettings, UpdateSettings, to_json
@@ -164,3 +166,23 @@ def test_a_kill_during_an_update_loses_nothing_and_the_next_trainer_makes_the_sa
         del wanted["state/v000001.safetensors"]  # only the two newest states are kept
     assert {name: made[name] for name in wanted} == wanted
     assert committed(folder)[:2] == committed(reference)
+
+
+def test_a_paused_run_goes_back_in_a_real_trainer_which_ends_when_the_stop_file_says_so(inbox, comfyui_folder, tmp_path):
+    folder = new_run(tmp_path, [inbox[0], inbox[2]], comfyui_folder)
+    with start(folder, comfyui_folder) as trainer:
+        wait(lambda: (folder.latest() or {}).get("version") == 2 and not folder.waiting(), trainer)
+        control.pause(folder, True)
+        id = folder.queue(inbox[1])
+        control.ask_to_go_back(folder, 1)
+        wait(lambda: folder.latest()["version"] == 3 and not control.requests(folder), trainer)
+        one, three = (safetensors.torch.load_file(folder.version_file(version)) for version in (1, 3))
+        assert one.keys() == three.keys() and all(one[name].equal(three[name]) for name in one)
+        assert len(folder.waiting()) == 1 and read_json(folder.path / "status.json")["phase"] == "paused"
+        control.pause(folder, False)
+        wait(lambda: not folder.waiting(), trainer)
+        assert "made before the run went back to version 1" in folder.fate(id)["dropped"] and folder.latest()["version"] == 3
+        control.ask_to_stop(tmp_path)
+        assert trainer.wait(FOREVER), trainer.tail()
+    assert trainer.exit_code == 0 and "stopped; start it again at any time" in trainer.tail() and "Traceback" not in trainer.tail(200)
+    assert not control.stop_file(tmp_path).exists() and not folder.trainer_is_alive()
