@@ -259,6 +259,8 @@ def test_pinned_in_live_lora_and_applied(page, complaints, trained, little):
     before = len(history(trained))
     page.get_by_role("button", name="Run", exact=True).first.click()
     wait_until(lambda: len(history(trained)) > before, 60)
+    page.wait_for_timeout(2000)
+    page.keyboard.press("Escape")  # an old version is refused for training, and ComfyUI's page says so in a box of its own
     note = "window.app.graph.nodes.find(n => n.type === 'StepwiseGRPO_LiveLoRA').widgets.map(w => String(w.value)).find(v => v.startsWith('my_first_run version'))"
     assert page.evaluate(note) == "my_first_run version 2"
     panel.get_by_role("button", name="Start", exact=True).or_(panel.get_by_role("button", name="Resume", exact=True)).click()
@@ -407,7 +409,7 @@ def many(output: Path) -> None:
 
 
 PAINTED = """new Promise(done => {
-    const look = () => document.querySelectorAll('.sg-tile').length >= 60 && document.querySelectorAll('.sg-charts svg').length === 3 && document.querySelectorAll('.sg-run').length === 200
+    const look = () => document.querySelectorAll('.sg-tile').length >= 60 && document.querySelectorAll('.sg-charts svg').length === 3 && document.querySelectorAll('.sg-run').length >= 200
         ? requestAnimationFrame(() => {
             const answered = performance.getEntriesByType('resource').filter(entry => /stepwise_grpo\\/runs\\/long/.test(entry.name)).at(-1)
             done([performance.now() - answered.responseEnd, answered.duration])
