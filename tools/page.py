@@ -38,10 +38,10 @@ def browser_page(browser_path: str) -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM)
-        page = browser.new_page(viewport={"width": 1920, "height": 1080})
-        page.set_default_timeout(120_000)
-        page.add_init_script(NO_ANIMATIONS)
-        yield page
+        context = browser.new_context(viewport={"width": 1920, "height": 1080})  # a test may open a second page in it
+        context.set_default_timeout(120_000)
+        context.add_init_script(NO_ANIMATIONS)
+        yield context.new_page()
         browser.close()
 
 

@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { ENOUGH, FAR, healthOf, MUCH_CLIPPED, NO_SPREAD, trend } from "../../web/js/runs/health.js"
+import { ENOUGH, FAR, healthOf, MUCH_CLIPPED, NO_SPREAD, PATIENCE, trend } from "../../web/js/runs/health.js"
 
 const run = (rewards, more = {}) => rewards.map((reward_mean, i) => ({ version: i + 1, at: i, reward_mean, reward_std: 0.3, kl: 0.001, clip_fraction: 0, zero_variance_groups: 0, pictures: 96, ...more }))
 const count = (n, f) => Array.from({ length: n }, (_, i) => f(i))
@@ -29,7 +29,8 @@ test("rising, falling, flat, settled", () => {
     assert.equal(verdict(run(noise.map((n) => 0.5 + n))), "look flat")
     const settled = [...count(20, (i) => 0.4 + 0.02 * i), ...count(20, (i) => 0.8 + noise[i % 12])]
     assert.equal(verdict(run(settled)), "good settled")
-    assert.equal(verdict(run(count(8, () => 0.5))), "look flat")
+    assert.equal(verdict(run(count(PATIENCE - 1, () => 0.5))), "waiting flat")
+    assert.equal(verdict(run(count(PATIENCE, () => 0.5))), "look flat")
 })
 
 test("the demo's real run is good all along", () => {

@@ -5,7 +5,7 @@ import assert from "node:assert/strict"
 import { test } from "node:test"
 import { createClaims } from "../../web/js/runs/claim.js"
 import { fateOf, inFlight, queueOne, takeOut } from "../../web/js/runs/prompts.js"
-import { createQueueing } from "../../web/js/runs/queue_loop.js"
+import { Queueing } from "../../web/js/runs/queue_loop.js"
 import { made, nextStep, offered, seen } from "../../web/js/runs/queue_until.js"
 
 const summary = (more = {}) => ({ name: "a", kind: "graph", version: 3, phase: "waiting", message: "", at: 0, waiting: 0, paused: false, going_back_to: null, reward: null, base: "", rejected: 0, dropped: 0, ...more })
@@ -92,7 +92,7 @@ function page(more = {}) {
         it.wake()
     }
     it.open = (name = "1") =>
-        createQueueing({
+        new Queueing({
             ask: async () => {
                 if (it.broken) throw new Error("gone")
                 return { summary: it.run }

@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { createStore } from "../../web/js/runs/store.js"
+import { Store } from "../../web/js/runs/store.js"
 
 const summary = (name, version, more = {}) => ({ name, kind: "graph", version, phase: "waiting", message: "", at: version, waiting: 0, paused: false, going_back_to: null, reward: null, base: "Demo Model", rejected: 0, dropped: 0, ...more })
 const event = (version) => ({ version, at: version, reward_mean: version / 10 })
@@ -42,7 +42,7 @@ const versionsOf = (store) => store.get().detail.events.map((one) => one.version
 
 async function opened(runs) {
     const far = server(runs)
-    const store = createStore({ ...far, clock: () => 0 })
+    const store = new Store({ ...far, clock: () => 0 })
     const end = store.start()
     await settle()
     return { far, store, end }
@@ -159,7 +159,7 @@ test("a note is there at once, and an answer asked for before it does not take i
 test("a refusal is told in the server's words and gone when an answer comes", async () => {
     const far = server({ a: 1 })
     far.broken = "no"
-    const store = createStore(far)
+    const store = new Store(far)
     store.start()
     await settle()
     assert.equal(store.get().error, "no")

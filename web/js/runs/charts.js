@@ -4,7 +4,7 @@ import { element, svg } from "../draw/elements.js"
 import { lineChart } from "../draw/line_chart.js"
 import { shown } from "../draw/scales.js"
 import { t } from "../words.js"
-import { heatMap } from "./heat.js"
+import { heatMap, LEFT, RIGHT } from "./heat.js"
 import { whenChanged } from "./parts.js"
 import { nearest, seriesOf, strongestStep } from "./series.js"
 
@@ -28,63 +28,74 @@ const KINDS = [
 
 /** @typedef {{draw: (series: Series, width: number) => void, point: (series: Series, i: number) => void, root: HTMLElement}} Box */
 
-export function charts() {
-    const boxes = [...KINDS.map((kind) => chartBox(kind)), heatBox()]
-    const at = element("span", { class: "sg-quiet" })
-    const keydown = (/** @type {KeyboardEvent} */ event) => step({ ArrowLeft: -1, ArrowRight: 1 }[event.key], event)
-    const area = element("div", { class: "sg-charts", tabindex: 0, role: "group", "aria-label": t("runs.chart.keys"), keydown, pointermove: (event) => follow(event), pointerleave: () => point(-1) }, ...boxes.map((box) => box.root))
-    const root = element("section", { "aria-label": t("runs.chart.label") }, element("h3", { class: "sg-row" }, element("span", { class: "sg-grow" }, t("runs.chart.label")), at), area)
+export class Charts {
     /** @type {Series} */
-    let series = seriesOf([], [])
-    let width = 0
-    let pointed = -1
+    #series = seriesOf([], [])
+    #width = 0
+    #pointed = -1
+    #boxes = [...KINDS.map((kind) => chartBox(kind)), heatBox()]
+    #at = element("span", { class: "sg-quiet" })
+
+    constructor() {
+        const listeners = { keydown: (/** @type {KeyboardEvent} */ event) => this.#key(event), pointermove: (/** @type {PointerEvent} */ event) => this.#follow(event), pointerleave: () => this.#point(-1) }
+        this.area = element("div", { class: "sg-charts", tabindex: 0, role: "group", "aria-label": t("runs.chart.keys"), ...listeners }, ...this.#boxes.map((box) => box.root))
+        this.root = element("section", { "aria-label": t("runs.chart.label") }, element("h3", { class: "sg-row" }, element("span", { class: "sg-grow" }, t("runs.chart.label")), this.#at), this.area)
+        this.observer = new ResizeObserver(([entry]) => this.#resize(Math.floor(entry.contentRect.width)))
+        this.observer.observe(this.area)
+        this.draw = whenChanged((/** @type {Series} */ fresh) => {
+            this.#series = fresh
+            this.#redraw()
+        })
+    }
+
+    /** @param {import("./store.js").Detail} detail */
+    update(detail) {
+        this.draw(seriesOf(detail.events, detail.looks))
+    }
+
+    close() {
+        this.observer.disconnect()
+    }
 
     /** @param {number} i place of a version; -1 = the newest, without a line */
-    function point(i) {
-        pointed = i
-        const shownAt = i < 0 ? series.versions.length - 1 : i
-        at.textContent = shownAt < 0 ? "" : t(i < 0 ? "runs.chart.newest" : "runs.chart.at", { n: series.versions[shownAt] })
-        for (const box of boxes) box.point(series, i)
+    #point(i) {
+        const { versions } = this.#series
+        const shownAt = i < 0 ? versions.length - 1 : i
+        this.#pointed = i
+        this.#at.textContent = shownAt < 0 ? "" : t(i < 0 ? "runs.chart.newest" : "runs.chart.at", { n: versions[shownAt] })
+        for (const box of this.#boxes) box.point(this.#series, i)
     }
 
     /** @param {PointerEvent} event */
-    function follow(event) {
-        const svg = area.querySelector("svg")
-        if (!svg || !series.versions.length) return
-        const [left, right] = [44, width - 10]
-        const share = (event.clientX - svg.getBoundingClientRect().left - left) / (right - left)
-        const [first, last] = [series.versions[0], series.versions[series.versions.length - 1]]
-        point(nearest(series.versions, first + share * (last - first)))
+    #follow(event) {
+        const { versions } = this.#series
+        const chart = this.area.querySelector("svg")
+        if (!chart || !versions.length) return
+        const share = (event.clientX - chart.getBoundingClientRect().left - LEFT) / (this.#width - RIGHT - LEFT)
+        const [first, last] = [versions[0], versions[versions.length - 1]]
+        this.#point(nearest(versions, first + share * (last - first)))
     }
 
-    /** @param {number | undefined} by @param {KeyboardEvent} event */
-    function step(by, event) {
-        if (by === undefined || !series.versions.length) return
+    /** @param {KeyboardEvent} event */
+    #key(event) {
+        const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
+        const last = this.#series.versions.length - 1
+        if (by === undefined || last < 0) return
         event.preventDefault()
-        const last = series.versions.length - 1
-        point(Math.min(last, Math.max(0, (pointed < 0 ? last : pointed) + (pointed < 0 && by < 0 ? 0 : by))))
+        this.#point(this.#pointed < 0 ? last : Math.min(last, Math.max(0, this.#pointed + by)))
     }
 
-    function redraw() {
-        root.hidden = !series.versions.length
-        if (width > 0) for (const box of boxes) box.draw(series, width)
-        point(pointed < series.versions.length ? pointed : -1)
+    /** @param {number} width px */
+    #resize(width) {
+        if (width === this.#width || width <= 0) return
+        this.#width = width
+        this.#redraw()
     }
 
-    const observer = new ResizeObserver(([entry]) => {
-        const now = Math.floor(entry.contentRect.width)
-        if (now !== width && now > 0) (width = now), redraw()
-    })
-    observer.observe(area)
-    const draw = whenChanged((/** @type {Series} */ fresh) => {
-        series = fresh
-        redraw()
-    })
-    return {
-        root,
-        /** @param {import("./store.js").Detail} detail */
-        update: (detail) => draw(seriesOf(detail.events, detail.looks)),
-        close: () => observer.disconnect(),
+    #redraw() {
+        this.root.hidden = !this.#series.versions.length
+        if (this.#width > 0) for (const box of this.#boxes) box.draw(this.#series, this.#width)
+        this.#point(this.#pointed < this.#series.versions.length ? this.#pointed : -1)
     }
 }
 
@@ -98,6 +109,7 @@ function chartBox({ key, height, lines, values, range, off }) {
         draw(series, width) {
             const without = off?.(series)
             drawn = null
+            root.classList.toggle("sg-has-held", series.heldOut.some((one) => one !== null))
             if (without) return void body.replaceChildren(element("p", { class: "sg-quiet" }, without))
             const marks = series.backs.map(({ x, to }) => ({ x, className: "sg-back", title: t("runs.chart.back", { x, to }) }))
             const all = lines(series)
@@ -139,6 +151,7 @@ function heatBox() {
 function box(key) {
     const value = element("span", { class: "sg-value" })
     const body = element("div")
-    const title = element("span", { class: "sg-grow", title: t(`runs.chart.${key}Help`) }, element("span", { class: `sg-sample sg-sample-${key}`, "aria-hidden": "true" }), t(`runs.chart.${key}`))
+    const held = key === "reward" ? element("span", { class: "sg-legend-held sg-quiet" }, element("span", { class: "sg-sample sg-sample-held", "aria-hidden": "true" }), t("runs.chart.heldOut")) : null
+    const title = element("span", { class: "sg-grow", title: t(`runs.chart.${key}Help`) }, element("span", { class: `sg-sample sg-sample-${key}`, "aria-hidden": "true" }), t(`runs.chart.${key}`), held)
     return { root: element("figure", { class: "sg-figure" }, element("figcaption", { class: "sg-row" }, title, value), body), value, body }
 }

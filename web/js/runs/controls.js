@@ -39,16 +39,8 @@ export function controls(context) {
         start.lastChild?.replaceWith(t(summary.paused ? "runs.resume" : "runs.start"))
         start.disabled = active || now.other !== null
         pause.disabled = summary.paused
-        lines.replaceChildren(...linesOf(now).map(({ level, text, act }) => element("p", { class: `sg-line sg-${level}` }, text, act ?? null)))
+        lines.replaceChildren(...linesOf(context, now).map(({ level, text, act }) => element("p", { class: `sg-line sg-${level}` }, text, act ?? null)))
     })
-
-    /** @param {Now} now */
-    function linesOf(now) {
-        const name = now.summary.name
-        const unpin = now.workflow.pinned.length ? button("", t("runs.pin.unpin"), () => context.pin(name, NEWEST), { class: "sg-button sg-link" }) : undefined
-        const takeBack = now.summary.going_back_to === null ? undefined : button("", t("runs.back.takeBack"), guarded(() => context.store.act(name, "go_back", { version: null })), { class: "sg-button sg-link" })
-        return messages(now).map((line) => ({ ...line, act: { pinned: unpin, goingBack: takeBack }[line.key] }))
-    }
 
     return {
         root,
@@ -60,6 +52,21 @@ export function controls(context) {
             draw({ summary, alive, workflow: context.workflow(summary.name), told: queueing.get(), other: context.claims.other(summary.name) })
         },
     }
+}
+
+/**
+ * The lines, with what can be done about them.
+ * @param {import("./panel.js").Context} context @param {Now} now
+ */
+function linesOf({ pin, guarded, store }, now) {
+    const { name } = now.summary
+    const link = { class: "sg-button sg-link" }
+    /** @type {{[key: string]: () => HTMLElement}} */
+    const acts = {
+        pinned: () => button("", t("runs.pin.unpin"), () => pin(name, NEWEST), link),
+        goingBack: () => button("", t("runs.back.takeBack"), guarded(() => store.act(name, "go_back", { version: null })), link),
+    }
+    return messages(now).map((line) => ({ ...line, act: acts[line.key]?.() }))
 }
 
 /**
@@ -80,7 +87,7 @@ export function messages({ summary, workflow, told, other, alive }) {
     if (summary.kind === "graph" && !workflow.trains) add("notHere", "quiet", t(workflow.linked ? "runs.queue.linked" : "runs.queue.notHere"))
     if (workflow.pinned.length) add("pinned", "look", t("runs.pin.note", { versions: workflow.pinned.join(", ") }))
     for (const node of workflow.trains ? workflow.fixedSeeds : []) add("seed", "look", t("runs.queue.fixedSeed", { node }))
-    if (summary.message) add("message", "quiet", summary.message)
+    if (summary.message && !summary.paused) add("message", "quiet", summary.message)
     if (summary.rejected) add("rejected", "look", t("runs.rejected", { n: summary.rejected }))
     return found
 }

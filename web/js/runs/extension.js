@@ -6,16 +6,16 @@ import { createClaims } from "./claim.js"
 import { panel } from "./panel.js"
 import { NEWEST, pin } from "./pins.js"
 import { fateOf, inFlight, queueOne, takeOut } from "./prompts.js"
-import { createQueueing } from "./queue_loop.js"
-import { createStore, said } from "./store.js"
+import { Queueing } from "./queue_loop.js"
+import { Store, said } from "./store.js"
 import { LIVE, workflowOf } from "./workflow.js"
 
 const TEMPLATES = "Comfy.BrowseTemplates"
 
-const store = createStore({ ask: comfy.ask, onServer: comfy.onServer })
+const store = new Store({ ask: comfy.ask, onServer: comfy.onServer })
 const claims = createClaims(localStorage, Math.random().toString(36).slice(2))
 const workflow = (/** @type {string} */ run) => workflowOf(comfy.nodesOfType, run)
-const queueing = createQueueing({
+const queueing = new Queueing({
     ask: comfy.ask,
     onServer: comfy.onServer,
     workflow,

@@ -6,6 +6,8 @@
 
 // Rewards of single iterations jump, because each has other prompts: fewer than this say nothing about a direction.
 export const ENOUGH = 6
+// A run that has not moved after so many deserves a look; the demo needs about ten before its rise stands out.
+export const PATIENCE = 12
 // A trend counts when it is this many standard errors away from none: about 1 in 20 by chance.
 export const SURE = 2
 // The direction is that of so many newest versions: older ones tell of another time.
@@ -117,7 +119,8 @@ function direction(lessons) {
     const values = { before: mean(rewards.slice(0, 3)), now: mean(rewards.slice(-3)) }
     if (recent > SURE) return { level: "good", key: "rising", values }
     if (recent < -SURE) return { level: "bad", key: "falling", values }
-    return trend(rewards) > SURE ? { level: "good", key: "settled", values } : { level: "look", key: "flat", values }
+    if (trend(rewards) > SURE) return { level: "good", key: "settled", values }
+    return { level: rewards.length < PATIENCE ? "waiting" : "look", key: "flat", values }
 }
 
 /**

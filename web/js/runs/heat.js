@@ -7,8 +7,8 @@ import { heatCells } from "./series.js"
 
 // Cividis: even in lightness, and the same to people with and without colour vision. From little to much.
 const SCALE = [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]]
-const LEFT = 44 // px, as the charts'
-const RIGHT = 10
+export const LEFT = 44 // px, as the charts'
+export const RIGHT = 10
 
 /** @param {number} share 0 to 1 */
 export function colour(share) {

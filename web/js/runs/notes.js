@@ -2,58 +2,61 @@
 
 import { element } from "../draw/elements.js"
 import { t } from "../words.js"
+import { said } from "./store.js"
 
 const QUIET = 1000 // ms
 const LETTERS = 4000 // as the server takes
 
-/**
- * @param {string} label @param {(text: string) => Promise<void>} save
- */
-export function noteField(label, save) {
-    let saved = ""
-    let failed = false
-    let busy = false
+export class NoteField {
+    #saved = ""
+    #failed = false
+    #busy = false
     /** @type {ReturnType<typeof setTimeout> | undefined} */
-    let timer
-    const said = element("span", { class: "sg-quiet", role: "status" })
-    const field = element("textarea", { class: "sg-input", rows: 3, maxlength: LETTERS, "aria-label": label, placeholder: label, input: () => typed(), blur: () => void store() })
+    #timer
+    #said = element("span", { class: "sg-quiet", role: "status" })
 
-    function typed() {
-        said.textContent = ""
-        clearTimeout(timer)
-        timer = setTimeout(store, QUIET)
+    /** @param {string} label @param {(text: string) => Promise<void>} save */
+    constructor(label, save) {
+        this.save = save
+        this.field = element("textarea", { class: "sg-input", rows: 3, maxlength: LETTERS, "aria-label": label, placeholder: label, input: () => this.#typed(), blur: () => void this.#store() })
+        this.root = element("label", { class: "sg-note" }, element("span", { class: "sg-row" }, element("span", { class: "sg-grow" }, label), this.#said), this.field)
     }
 
-    async function store() {
-        clearTimeout(timer)
-        const text = field.value
-        if (text === saved && !failed) return
-        const before = saved
-        saved = text
-        busy = true
+    /** Of the server. What is being typed here stays. @param {string} text */
+    update(text) {
+        const typing = this.field.value !== this.#saved
+        if (text === this.#saved || typing || this.#busy) return
+        this.#saved = text
+        this.field.value = text
+    }
+
+    /** Save now what is typed, before the field goes away. */
+    close() {
+        void this.#store()
+    }
+
+    #typed() {
+        this.#said.textContent = ""
+        clearTimeout(this.#timer)
+        this.#timer = setTimeout(() => this.#store(), QUIET)
+    }
+
+    async #store() {
+        clearTimeout(this.#timer)
+        const [before, text] = [this.#saved, this.field.value]
+        if (text === before && !this.#failed) return
+        this.#saved = text
+        this.#busy = true
         try {
-            await save(text)
-            failed = false
-            said.textContent = t("runs.note.saved")
+            await this.save(text)
+            this.#failed = false
+            this.#said.textContent = t("runs.note.saved")
         } catch (error) {
-            failed = true
-            saved = before
-            said.textContent = error instanceof Error ? error.message : String(error)
+            this.#failed = true
+            this.#saved = before
+            this.#said.textContent = said(error)
         } finally {
-            busy = false
+            this.#busy = false
         }
-    }
-
-    return {
-        root: element("label", { class: "sg-note" }, element("span", { class: "sg-row" }, element("span", { class: "sg-grow" }, label), said), field),
-        /** Of the server. What is being typed here stays. @param {string} text */
-        update(text) {
-            const typing = field.value !== saved
-            if (text === saved || typing || busy) return
-            saved = text
-            field.value = text
-        },
-        /** Save now what is typed, before the field goes away. */
-        close: () => void store(),
     }
 }

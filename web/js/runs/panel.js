@@ -2,14 +2,14 @@
 
 import { element } from "../draw/elements.js"
 import { t } from "../words.js"
-import { charts } from "./charts.js"
+import { Charts } from "./charts.js"
 import { controls } from "./controls.js"
 import { healthBox } from "./health_box.js"
-import { noteField } from "./notes.js"
+import { NoteField } from "./notes.js"
 import { button } from "./parts.js"
 import { runList, stateOf } from "./run_list.js"
 import { trainerBox } from "./trainer_box.js"
-import { versions } from "./versions.js"
+import { VersionStrip } from "./versions.js"
 
 /**
  * @typedef {object} Context what the boxes may use
@@ -63,22 +63,12 @@ function openRun(context) {
     const title = element("h2", { class: "sg-name sg-grow" })
     const chip = element("span", { class: "sg-chip" })
     const base = element("p", { class: "sg-quiet" })
-    const strip = versions(context)
-    const boxes = { health: healthBox(strip.select), controls: controls(context), charts: charts() }
+    const strip = new VersionStrip(context)
+    const boxes = { health: healthBox((version) => strip.select(version)), controls: controls(context), charts: new Charts() }
     const noted = element("section")
     const below = element("div", {}, boxes.charts.root, strip.root, noted)
     const root = element("div", { class: "sg-open" }, element("header", {}, element("div", { class: "sg-row" }, title, chip), base), boxes.health.root, boxes.controls.root, below)
-    /** @type {{run: string, field: ReturnType<typeof noteField>} | null} */
-    let note = null
-
-    /** @param {string} run */
-    function noteOf(run) {
-        if (note?.run === run) return note
-        note?.field.close()
-        note = { run, field: noteField(t("runs.note.ofRun"), (text) => context.store.act(run, "notes", { version: null, text })) }
-        noted.replaceChildren(note.field.root)
-        return note
-    }
+    const note = noteOfRun(context, noted)
 
     return {
         root,
@@ -98,12 +88,35 @@ function openRun(context) {
             boxes.health.update(detail)
             boxes.charts.update(detail)
             strip.update(summary.name, detail)
-            noteOf(summary.name).field.update(detail.notes.run ?? "")
+            note.update(summary.name, detail.notes.run ?? "")
         },
         close() {
             boxes.charts.close()
             strip.close()
-            note?.field.close()
+            note.close()
         },
+    }
+}
+
+/**
+ * The note on the open run: each run has a field of its own.
+ * @param {Context} context @param {HTMLElement} root
+ */
+function noteOfRun({ store }, root) {
+    /** @type {NoteField | null} */
+    let field = null
+    let run = ""
+    return {
+        /** @param {string} name @param {string} text */
+        update(name, text) {
+            if (name !== run || !field) {
+                field?.close()
+                run = name
+                field = new NoteField(t("runs.note.ofRun"), (typed) => store.act(name, "notes", { version: null, text: typed }))
+                root.replaceChildren(field.root)
+            }
+            field.update(text)
+        },
+        close: () => field?.close(),
     }
 }

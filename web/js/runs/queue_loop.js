@@ -24,115 +24,136 @@ const LOOK_ANYWAY = 5000 // ms, in case a message was lost
 const GRACE = 10 // s after a reload until the page has opened its workflow again
 const NOTHING_AFTER = 999999999 // a version: the answer then holds no events
 
-/** @param {Page} page */
-export function createQueueing(page) {
-    const { storage, claims } = page
+export class Queueing {
     /** @type {Told} */
-    let told = { intent: null, run: "", key: "", values: {} }
+    #told = { intent: null, run: "", key: "", values: {} }
     /** @type {Set<() => void>} */
-    const listeners = new Set()
+    #listeners = new Set()
     /** @type {(() => void)[]} */
-    let ends = []
-    let resumedAt = -Infinity // s
-    let leaving = false // requests fail while the page goes away; that ends nothing
+    #ends = []
+    #resumedAt = -Infinity // s
+    #leaving = false // requests fail while the page goes away; that ends nothing
 
-    /** @param {Intent | null} intent @param {Partial<Told>} [more] */
-    function set(intent, more = {}) {
-        told = { ...told, key: "", values: {}, ...more, intent }
-        if (intent) storage.setItem(KEY, JSON.stringify(intent))
-        else storage.removeItem(KEY)
-        for (const listener of listeners) listener()
+    /** @param {Page} page */
+    constructor(page) {
+        this.page = page
+        this.look = single(() => this.#look())
     }
 
-    const look = single(async () => {
-        const intent = told.intent
-        if (!intent || leaving) return
-        if (!claims.isMine(intent.run)) return finish("elsewhere")
-        claims.renew(intent.run, intent.until)
-        try {
-            await go(intent)
-        } catch (error) {
-            if (told.intent === intent && !leaving) finish("failed", { why: said(error) })
-        }
-    })
+    get = () => this.#told
+
+    /** @param {() => void} listener */
+    subscribe(listener) {
+        this.#listeners.add(listener)
+        return () => void this.#listeners.delete(listener)
+    }
+
+    /** @param {import("./store.js").Summary} run @param {number} until */
+    start(run, until) {
+        return this.#begin({ run: run.name, until, prompt: null, made: 0, version: run.version, dropped: run.dropped })
+    }
+
+    /** No further prompt; the one in flight goes on. */
+    stop() {
+        if (this.#told.intent) this.#finish("")
+    }
+
+    /** The page goes away: it goes on when it comes back, by a reload or by the browser's memory of it. */
+    leave() {
+        this.#leaving = true
+        this.#sleep()
+        if (this.#told.intent) this.page.claims.release(this.#told.intent.run)
+    }
+
+    async comeBack() {
+        this.#leaving = false
+        if (this.#told.intent) await this.#begin(this.#told.intent)
+    }
+
+    /** Go on after a reload, as this tab set out to. */
+    async resume() {
+        const kept = JSON.parse(this.page.storage.getItem(KEY) ?? "null")
+        if (!kept || this.#told.intent) return
+        this.#resumedAt = performance.now() / 1000
+        await this.#begin(kept)
+    }
 
     /** @param {Intent} intent */
-    async function go(intent) {
-        const fate = intent.prompt ? await page.fateOf(intent.prompt) : null // asked before the run: what the prompt made is then on disk
-        const workflow = page.workflow(intent.run)
-        let summary = await summaryOf(intent.run)
+    async #begin(intent) {
+        if (this.#told.intent && this.#told.intent !== intent) this.#finish("")
+        this.#sleep()
+        if (!(await this.page.claims.take(intent.run, intent.until))) return this.#set(null, { run: intent.run, key: "elsewhere" })
+        const timer = setInterval(this.look, LOOK_ANYWAY)
+        this.#ends = [...AWAKE.map((name) => this.page.onServer(name, this.look)), () => clearInterval(timer)]
+        this.#set(intent, { run: intent.run })
+        this.look()
+    }
+
+    async #look() {
+        const intent = this.#told.intent
+        if (!intent || this.#leaving) return
+        if (!this.page.claims.isMine(intent.run)) return this.#finish("elsewhere")
+        this.page.claims.renew(intent.run, intent.until)
+        try {
+            await this.#go(intent)
+        } catch (error) {
+            if (this.#goesOn(intent)) this.#finish("failed", { why: said(error) })
+        }
+    }
+
+    /** @param {Intent} intent */
+    async #go(intent) {
+        const fate = intent.prompt ? await this.page.fateOf(intent.prompt) : null // asked before the run: what the prompt made is then on disk
+        const workflow = this.page.workflow(intent.run)
+        let summary = await this.#summaryOf(intent.run)
         let step = nextStep(intent, { summary, fate, workflow })
-        if (step.key === "nothingNew") step = nextStep(intent, { summary: (summary = await summaryOf(intent.run)), fate, workflow }) // a commit fell between two reads
-        if (["noNode", "linked"].includes(step.key ?? "") && performance.now() / 1000 - resumedAt < GRACE) step = { act: "wait" }
-        const other = step.act === "queue" ? await page.inFlight(intent.run) : null
-        if (told.intent !== intent || leaving) return
-        if (step.act === "stop" || step.act === "done") return finish(step.key ?? "done", step.values)
-        if (other) return set({ ...seen(intent, summary), prompt: other, made: -1 })
-        if (step.act === "queue") return queue({ ...seen(intent, summary), prompt: null, made: made(summary) })
-        if (seen(intent, summary) !== intent) set(seen(intent, summary))
+        if (step.key === "nothingNew") step = nextStep(intent, { summary: (summary = await this.#summaryOf(intent.run)), fate, workflow }) // a commit fell between two reads
+        if (["noNode", "linked"].includes(step.key ?? "") && performance.now() / 1000 - this.#resumedAt < GRACE) step = { act: "wait" }
+        const other = step.act === "queue" ? await this.page.inFlight(intent.run) : null
+        if (!this.#goesOn(intent)) return
+        if (step.act === "stop" || step.act === "done") return this.#finish(step.key ?? "done", step.values)
+        if (other) return this.#set({ ...seen(intent, summary), prompt: other, made: -1 })
+        if (step.act === "queue") return this.#queue({ ...seen(intent, summary), prompt: null, made: made(summary) })
+        if (seen(intent, summary) !== intent) this.#set(seen(intent, summary))
+    }
+
+    /** Whether what was begun with is still wanted. @param {Intent} intent */
+    #goesOn(intent) {
+        return this.#told.intent === intent && !this.#leaving
     }
 
     /** @param {string} run @returns {Promise<import("./store.js").Summary>} */
-    const summaryOf = async (run) => (await page.ask(`/runs/${encodeURIComponent(run)}?after=${NOTHING_AFTER}`)).summary
-
-    /** @param {Intent} intent */
-    async function queue(intent) {
-        set(intent)
-        const id = await page.queueOne()
-        if (told.intent !== intent || leaving) return
-        if (id === null) finish("refused")
-        else set({ ...intent, prompt: id })
+    async #summaryOf(run) {
+        return (await this.page.ask(`/runs/${encodeURIComponent(run)}?after=${NOTHING_AFTER}`)).summary
     }
 
-    function sleep() {
-        ends.forEach((end) => end())
-        ends = []
+    /** @param {Intent} intent */
+    async #queue(intent) {
+        this.#set(intent)
+        const id = await this.page.queueOne()
+        if (!this.#goesOn(intent)) return
+        if (id === null) this.#finish("refused")
+        else this.#set({ ...intent, prompt: id })
+    }
+
+    #sleep() {
+        this.#ends.forEach((end) => end())
+        this.#ends = []
     }
 
     /** @param {string} key @param {{[name: string]: string | number}} [values] */
-    function finish(key, values = {}) {
-        if (told.intent) claims.release(told.intent.run)
-        sleep()
-        set(null, { key, values: { until: told.intent?.until ?? 0, ...values } })
+    #finish(key, values = {}) {
+        const until = this.#told.intent?.until ?? 0
+        if (this.#told.intent) this.page.claims.release(this.#told.intent.run)
+        this.#sleep()
+        this.#set(null, { key, values: { until, ...values } })
     }
 
-    /** @param {Intent} intent */
-    async function begin(intent) {
-        if (told.intent && told.intent !== intent) finish("")
-        sleep()
-        if (!(await claims.take(intent.run, intent.until))) return set(null, { run: intent.run, key: "elsewhere", values: {} })
-        const timer = setInterval(look, LOOK_ANYWAY)
-        ends = [...AWAKE.map((name) => page.onServer(name, look)), () => clearInterval(timer)]
-        set(intent, { run: intent.run })
-        look()
-    }
-
-    return {
-        get: () => told,
-        /** @param {import("./store.js").Summary} run @param {number} until */
-        start: (run, until) => begin({ run: run.name, until, prompt: null, made: 0, version: run.version, dropped: run.dropped }),
-        /** No further prompt; the one in flight goes on. */
-        stop: () => told.intent && finish(""),
-        /** The page goes away: it goes on when it comes back, by a reload or by the browser's memory of it. */
-        leave() {
-            leaving = true
-            sleep()
-            if (told.intent) claims.release(told.intent.run)
-        },
-        async comeBack() {
-            leaving = false
-            if (told.intent) await begin(told.intent)
-        },
-        /** Go on after a reload, as this tab set out to. */
-        async resume() {
-            const kept = JSON.parse(storage.getItem(KEY) ?? "null")
-            if (!kept || told.intent) return
-            resumedAt = performance.now() / 1000
-            await begin(kept)
-        },
-        /** @param {() => void} listener */
-        subscribe: (listener) => (listeners.add(listener), () => void listeners.delete(listener)),
+    /** @param {Intent | null} intent @param {Partial<Told>} [more] */
+    #set(intent, more = {}) {
+        this.#told = { ...this.#told, key: "", values: {}, ...more, intent }
+        if (intent) this.page.storage.setItem(KEY, JSON.stringify(intent))
+        else this.page.storage.removeItem(KEY)
+        for (const listener of this.#listeners) listener()
     }
 }
-
-/** @typedef {ReturnType<typeof createQueueing>} Queueing */

@@ -34,23 +34,12 @@ export function runList({ store }) {
 
     const draw = whenChanged((/** @type {{runs: Summary[], open: string | null, alive: boolean}} */ { runs, open, alive }) => {
         const focused = rows.find((row) => row.item.contains(document.activeElement))?.run.name
-        rows = runs.map((run) => row(run, run.name === open, alive))
+        rows = runs.map((run) => row(run, alive, run.name === open, () => void store.open(run.name)))
         list.replaceChildren(...rows.map(({ item }) => item))
         if (focused !== undefined) rows.find(({ run }) => run.name === focused)?.item.querySelector("button")?.focus({ preventScroll: true })
         search.hidden = runs.length <= MANY
         filter()
     })
-
-    /** @param {Summary} run @param {boolean} open @param {boolean} alive */
-    function row(run, open, alive) {
-        const { key, level } = stateOf(run, alive)
-        const time = element("span")
-        const facts = [t("runs.versionOf", { n: run.version }), ...(run.reward === null ? [] : [t("runs.rewardOf", { value: shown(run.reward) })]), ...(run.waiting ? [t("runs.waitingOf", { n: run.waiting })] : [])]
-        const head = element("span", { class: "sg-row" }, element("span", { class: "sg-name sg-grow", title: run.name }, run.name), element("span", { class: `sg-chip sg-${level}` }, t(`runs.state.${key}`)))
-        const click = () => void store.open(run.name)
-        const item = element("li", {}, element("button", { type: "button", class: "sg-run", "aria-current": open ? "true" : undefined, click }, head, element("span", { class: "sg-quiet" }, `${facts.join(" · ")} · `, time)))
-        return { run, item, time }
-    }
 
     function filter() {
         const wanted = search.hidden ? "" : search.value.trim().toLowerCase()
@@ -70,4 +59,14 @@ export function runList({ store }) {
             }
         },
     }
+}
+
+/** @param {Summary} run @param {boolean} alive the trainer @param {boolean} open @param {() => void} click */
+function row(run, alive, open, click) {
+    const { key, level } = stateOf(run, alive)
+    const time = element("span")
+    const facts = [t("runs.versionOf", { n: run.version }), ...(run.reward === null ? [] : [t("runs.rewardOf", { value: shown(run.reward) })]), ...(run.waiting ? [t("runs.waitingOf", { n: run.waiting })] : [])]
+    const head = element("span", { class: "sg-row" }, element("span", { class: "sg-name sg-grow", title: run.name }, run.name), element("span", { class: `sg-chip sg-${level}` }, t(`runs.state.${key}`)))
+    const item = element("li", {}, element("button", { type: "button", class: "sg-run", "aria-current": open ? "true" : undefined, click }, head, element("span", { class: "sg-quiet" }, `${facts.join(" · ")} · `, time)))
+    return { run, item, time }
 }

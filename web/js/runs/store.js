@@ -30,126 +30,134 @@
 const AT_MOST = 1000 // events of a run, as the server answers
 const MESSAGE = "stepwise_grpo.runs"
 
-/**
- * @param {{ask: Ask, onServer: (name: string, listener: (data: any) => void) => (() => void), clock?: () => number}} server
- */
-export function createStore({ ask, onServer, clock = () => Date.now() / 1000 }) {
+/** @typedef {(name: string, listener: (data: any) => void) => (() => void)} OnServer */
+
+export class Store {
     /** @type {State} */
-    let state = { loaded: false, error: "", trainer: null, now: 0, heard: 0, runs: [], open: null, detail: null, detailError: "" }
+    #state = { loaded: false, error: "", trainer: null, now: 0, heard: 0, runs: [], open: null, detail: null, detailError: "" }
     /** @type {Set<(state: State) => void>} */
-    const listeners = new Set()
+    #listeners = new Set()
     /** @type {Map<string, number>} what was told of a run at which time of the server */
-    const told = new Map()
-    let whole = true
-    let acts = 0 // begun and answered: what was asked for before one of them may be older than its answer
+    #told = new Map()
+    #whole = true
+    #acts = 0 // begun and answered: what was asked for before one of them may be older than its answer
 
-    /** @param {Partial<State>} change */
-    function set(change) {
-        state = { ...state, ...change }
-        for (const listener of [...listeners]) listener(state)
+    /** @param {{ask: Ask, onServer: OnServer, clock?: () => number}} server */
+    constructor({ ask, onServer, clock = () => Date.now() / 1000 }) {
+        this.ask = ask
+        this.onServer = onServer
+        this.clock = clock
+        this.refresh = single(() => this.#refresh())
+        this.more = single(() => this.#more())
     }
 
-    /** @param {{trainer: Trainer, now: number, runs: Summary[]}} news @param {boolean} all these are all runs there are */
-    function take(news, all) {
-        const fresh = news.runs.filter((run) => news.now >= (told.get(run.name) ?? 0))
-        for (const run of fresh) told.set(run.name, news.now)
-        const late = news.now < state.now
-        const runs = merged(all && !late ? state.runs.filter((run) => news.runs.some((other) => other.name === run.name)) : state.runs, fresh)
-        const open = state.open ?? runs[0]?.name ?? null
-        set({ loaded: state.loaded || all, runs, open, ...(all ? { error: "" } : {}), ...(late ? {} : { trainer: news.trainer, now: news.now, heard: clock() }) })
+    get = () => this.#state
+
+    /** Ask once, then listen; returns what ends the listening. */
+    start() {
+        const ends = [this.onServer(MESSAGE, (news) => this.#hear(news)), this.onServer("reconnected", () => (this.#again(), this.refresh()))]
+        this.#again()
+        this.refresh()
+        return () => ends.forEach((end) => end())
     }
 
-    const refresh = single(async () => {
-        try {
-            take(await ask("/runs"), true)
-        } catch (error) {
-            set({ error: said(error) })
-        }
-        if (state.open && !state.detail) await more()
-    })
-
-    const more = single(async () => {
-        const name = state.open
-        if (name === null) return
-        const known = whole ? null : state.detail
-        const since = told.get(name)
-        const actsBefore = acts
-        const newest = known?.events.at(-1)?.version ?? 0
-        whole = false
-        try {
-            const answer = await ask(`/runs/${encodeURIComponent(name)}${newest ? `?after=${newest}` : ""}`)
-            if (state.open !== name) return
-            if (answer.summary.version < newest) return void again() // begun anew
-            const notes = acts === actsBefore ? answer.notes : state.detail?.notes ?? answer.notes
-            set({ detail: { ...extended(known, answer), notes }, detailError: "" })
-            if (told.get(name) === since) set({ runs: merged(state.runs, [answer.summary]) })
-        } catch (error) {
-            if (state.open === name) set({ detailError: said(error) })
-        }
-    })
-
-    /** Ask for everything of the open run: what is known of it may be of another time. */
-    function again() {
-        whole = true
-        return more()
+    /** @param {(state: State) => void} listener */
+    subscribe(listener) {
+        this.#listeners.add(listener)
+        return () => void this.#listeners.delete(listener)
     }
 
     /** @param {string} name */
-    function open(name) {
-        if (name === state.open) return Promise.resolve()
-        set({ open: name, detail: null, detailError: "" })
-        return again()
+    open(name) {
+        if (name === this.#state.open) return Promise.resolve()
+        this.#set({ open: name, detail: null, detailError: "" })
+        return this.#again()
     }
 
     /**
      * Ask the server to do something for a run; refusals are thrown.
      * @param {string} name @param {"pause" | "resume" | "go_back" | "notes"} action @param {object} [body]
      */
-    async function act(name, action, body = {}) {
-        const since = told.get(name)
-        acts++
-        const answer = await ask(`/runs/${encodeURIComponent(name)}/${action}`, body).finally(() => acts++)
-        if (told.get(name) === since) set({ runs: merged(state.runs, [answer.summary]) })
-        if (state.open === name && state.detail) set({ detail: { ...state.detail, notes: answer.notes } })
+    async act(name, action, body = {}) {
+        const since = this.#told.get(name)
+        this.#acts++
+        const answer = await this.ask(`/runs/${encodeURIComponent(name)}/${action}`, body).finally(() => this.#acts++)
+        if (this.#told.get(name) === since) this.#set({ runs: merged(this.#state.runs, [answer.summary]) })
+        const { open, detail } = this.#state
+        if (open === name && detail) this.#set({ detail: { ...detail, notes: answer.notes } })
     }
 
-    async function stopTrainer() {
-        set({ trainer: (await ask("/trainer/stop", {})).trainer })
+    async stopTrainer() {
+        this.#set({ trainer: (await this.ask("/trainer/stop", {})).trainer })
+    }
+
+    /** @param {Partial<State>} change */
+    #set(change) {
+        this.#state = { ...this.#state, ...change }
+        for (const listener of [...this.#listeners]) listener(this.#state)
+    }
+
+    /** @param {{trainer: Trainer, now: number, runs: Summary[]}} news @param {boolean} all these are all runs there are */
+    #take(news, all) {
+        const before = this.#state
+        const fresh = news.runs.filter((run) => news.now >= (this.#told.get(run.name) ?? 0))
+        for (const run of fresh) this.#told.set(run.name, news.now)
+        const late = news.now < before.now
+        const runs = merged(all && !late ? before.runs.filter((run) => news.runs.some((other) => other.name === run.name)) : before.runs, fresh)
+        const open = before.open ?? runs[0]?.name ?? null
+        this.#set({ loaded: before.loaded || all, runs, open, ...(all ? { error: "" } : {}), ...(late ? {} : { trainer: news.trainer, now: news.now, heard: this.clock() }) })
+    }
+
+    async #refresh() {
+        try {
+            this.#take(await this.ask("/runs"), true)
+        } catch (error) {
+            this.#set({ error: said(error) })
+        }
+        if (this.#state.open && !this.#state.detail) await this.more()
+    }
+
+    async #more() {
+        const name = this.#state.open
+        if (name === null) return
+        const known = this.#whole ? null : this.#state.detail
+        const [since, actsBefore, newest] = [this.#told.get(name), this.#acts, known?.events.at(-1)?.version ?? 0]
+        this.#whole = false
+        try {
+            const answer = await this.ask(`/runs/${encodeURIComponent(name)}${newest ? `?after=${newest}` : ""}`)
+            if (this.#state.open !== name) return
+            if (answer.summary.version < newest) return void this.#again() // begun anew
+            const notes = this.#acts === actsBefore ? answer.notes : (this.#state.detail?.notes ?? answer.notes)
+            this.#set({ detail: { ...extended(known, answer), notes }, detailError: "" })
+            if (this.#told.get(name) === since) this.#set({ runs: merged(this.#state.runs, [answer.summary]) })
+        } catch (error) {
+            if (this.#state.open === name) this.#set({ detailError: said(error) })
+        }
+    }
+
+    /** Ask for everything of the open run: what is known of it may be of another time. */
+    #again() {
+        this.#whole = true
+        return this.more()
     }
 
     /** @param {any} news */
-    function hear(news) {
-        take(news, false)
-        if (news.gone?.length) forget(news.gone)
-        if (news.runs.some((/** @type {Summary} */ run) => run.name === state.open)) more()
+    #hear(news) {
+        this.#take(news, false)
+        if (news.gone?.length) this.#forget(news.gone)
+        if (news.runs.some((/** @type {Summary} */ run) => run.name === this.#state.open)) this.more()
     }
 
     /** @param {string[]} gone names of runs whose folders are no more */
-    function forget(gone) {
-        const runs = state.runs.filter((run) => !gone.includes(run.name))
-        set({ runs })
-        if (state.open === null || !gone.includes(state.open)) return
-        set({ open: runs[0]?.name ?? null, detail: null, detailError: "" })
-        again()
+    #forget(gone) {
+        const runs = this.#state.runs.filter((run) => !gone.includes(run.name))
+        const { open } = this.#state
+        this.#set({ runs })
+        if (open === null || !gone.includes(open)) return
+        this.#set({ open: runs[0]?.name ?? null, detail: null, detailError: "" })
+        this.#again()
     }
-
-    /** Ask once, then listen; returns what ends the listening. */
-    function start() {
-        const ends = [onServer(MESSAGE, hear), onServer("reconnected", () => (again(), refresh()))]
-        again()
-        refresh()
-        return () => ends.forEach((end) => end())
-    }
-
-    /** @param {(state: State) => void} listener */
-    const subscribe = (listener) => {
-        listeners.add(listener)
-        return () => void listeners.delete(listener)
-    }
-    return { get: () => state, subscribe, start, refresh, open, act, stopTrainer }
 }
-
-/** @typedef {ReturnType<typeof createStore>} Store */
 
 /**
  * `work`, one at a time: a wish that comes meanwhile is done once afterwards, however often it came.

@@ -17,7 +17,7 @@ export function trainerBox({ store, guarded }) {
 
     /** @param {import("./store.js").Trainer} trainer */
     function alive(trainer) {
-        const ask = () => root.append(question(t("runs.trainer.stopQuestion"), t("runs.trainer.stop"), guarded(store.stopTrainer)))
+        const ask = () => root.append(question(t("runs.trainer.stopQuestion"), t("runs.trainer.stop"), guarded(() => store.stopTrainer())))
         const stop = trainer.stopping ? null : button("", t("runs.trainer.stop"), ask, { class: "sg-button sg-link" })
         const text = t(trainer.stopping ? "runs.trainer.stopping" : "runs.trainer.alive")
         const host = element("span", { class: "sg-quiet" }, trainer.host ?? "")

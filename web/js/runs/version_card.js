@@ -3,7 +3,7 @@
 import { element } from "../draw/elements.js"
 import { shown } from "../draw/scales.js"
 import { t } from "../words.js"
-import { noteField } from "./notes.js"
+import { NoteField } from "./notes.js"
 import { button, copyable, question, whenChanged } from "./parts.js"
 import { NEWEST } from "./pins.js"
 import { pictureOf } from "./versions.js"
@@ -18,28 +18,25 @@ export function versionCard(context, leave) {
     const title = element("h4", { class: "sg-grow" })
     const close = button("pi-times", "", leave, { class: "sg-button sg-link", "aria-label": t("runs.close") })
     const root = element("div", { class: "sg-card", role: "group", hidden: true, keydown }, element("div", { class: "sg-row" }, title, close), about, actions, noted)
-    /** @type {ReturnType<typeof noteField> | null} */
+    /** @type {NoteField | null} */
     let note = null
 
     // Each part for itself: a version that arrives must not take the field away in which someone types.
     const drawNote = whenChanged((/** @type {{run: string, n: number}} */ { run, n }) => {
         note?.close()
-        note = noteField(t("runs.note.ofVersion", { n }), (text) => context.store.act(run, "notes", { version: n, text }))
+        note = new NoteField(t("runs.note.ofVersion", { n }), (text) => context.store.act(run, "notes", { version: n, text }))
         title.textContent = t("runs.versions.version", { n })
         root.setAttribute("aria-label", t("runs.versions.version", { n }))
         noted.replaceChildren(note.root)
     })
     const drawAbout = whenChanged((/** @type {{run: string, version: Version, heldOut: number | null}} */ { run, version, heldOut }) => {
-        const place = pictureOf(run, version)
-        const alt = t(version.look ? "runs.versions.look" : "runs.versions.bestOf", { n: version.version })
-        const parts = [place ? element("img", { class: "sg-picture", src: context.address(place), alt }) : null, facts(version, heldOut), version.lora_name ? copyable(version.lora_name, t("runs.versions.lora")) : null]
-        about.replaceChildren(...parts.filter((part) => part !== null))
+        about.replaceChildren(...aboutVersion(context.address, run, version, heldOut))
     })
     const drawActions = whenChanged((/** @type {{run: string, n: number, canGoBack: boolean}} */ { run, n, canGoBack }) => {
+        const back = canGoBack ? button("pi-undo", t("runs.back.here"), () => actions.append(backQuestion(context, run, n))) : null
         const pin = button("pi-bookmark", t("runs.pin.pin"), () => context.pin(run, n))
         const unpin = button("pi-refresh", t("runs.pin.unpin"), () => context.pin(run, NEWEST))
-        const row = element("div", { class: "sg-row sg-wrap" }, pin, unpin, canGoBack ? button("pi-undo", t("runs.back.here"), () => actions.append(backQuestion(context, run, n))) : null)
-        actions.replaceChildren(row)
+        actions.replaceChildren(element("div", { class: "sg-row sg-wrap" }, pin, unpin, back))
     })
 
     return {
@@ -57,6 +54,14 @@ export function versionCard(context, leave) {
         },
         close: () => note?.close(),
     }
+}
+
+/** @param {(path: string) => string} address @param {string} run @param {Version} version @param {number | null} heldOut */
+function aboutVersion(address, run, version, heldOut) {
+    const place = pictureOf(run, version)
+    const alt = t(version.look ? "runs.versions.look" : "runs.versions.bestOf", { n: version.version })
+    const parts = [place ? element("img", { class: "sg-picture", src: address(place), alt }) : null, facts(version, heldOut), version.lora_name ? copyable(version.lora_name, t("runs.versions.lora")) : null]
+    return parts.filter((part) => part !== null)
 }
 
 /** @param {Version} version @param {number | null} heldOut */

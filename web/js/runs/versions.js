@@ -27,84 +27,88 @@ export function shownVersions(detail) {
     return [...zero, ...detail.versions].toReversed()
 }
 
-/** @param {import("./panel.js").Context} context */
-export function versions(context) {
-    const { address } = context
-    const strip = element("div", { class: "sg-strip" })
-    const older = button("", "", () => ((limit += 2 * PAGE), again()), { class: "sg-button sg-link" })
-    const card = versionCard(context, () => select(null))
-    const root = element("section", { "aria-label": t("runs.versions.label") }, element("h3", {}, t("runs.versions.label")), card.root, strip, older)
+export class VersionStrip {
     /** @type {Map<number, {key: string, tile: HTMLElement}>} */
-    let tiles = new Map()
+    #tiles = new Map()
     /** @type {Detail | null} */
-    let detail = null
-    let run = ""
-    let limit = PAGE
+    #detail = null
+    #run = ""
+    #limit = PAGE
     /** @type {number | null} */
-    let chosen = null
+    #chosen = null
+    #strip = element("div", { class: "sg-strip" })
 
-    const draw = whenChanged((/** @type {{all: Version[], notes: string[], chosen: number | null, limit: number, run: string}} */ { all, notes }) => {
-        const some = all.slice(0, limit)
-        tiles = new Map(some.map((version) => [version.version, kept(version, notes)]))
-        const next = some.map((version) => /** @type {{tile: HTMLElement}} */ (tiles.get(version.version)).tile)
+    /** @param {import("./panel.js").Context} context */
+    constructor(context) {
+        this.context = context
+        this.older = button("", "", () => ((this.#limit += 2 * PAGE), this.#again()), { class: "sg-button sg-link" })
+        this.card = versionCard(context, () => this.select(null))
+        this.root = element("section", { "aria-label": t("runs.versions.label") }, element("h3", {}, t("runs.versions.label")), this.card.root, this.#strip, this.older)
+        this.draw = whenChanged((/** @type {{all: Version[], notes: string[]}} */ { all, notes }) => this.#draw(all, notes))
+    }
+
+    /** @param {string} name @param {Detail} fresh */
+    update(name, fresh) {
+        if (name !== this.#run) (this.#chosen = null), (this.#limit = PAGE), (this.#tiles = new Map())
+        this.#run = name
+        this.#detail = fresh
+        this.#again()
+    }
+
+    /** Open one version, or none. @param {number | null} version */
+    select(version) {
+        const before = this.#chosen
+        this.#chosen = version
+        this.#again()
+        if (version !== null) this.card.root.scrollIntoView({ block: "nearest" })
+        else if (before !== null) this.#tiles.get(before)?.tile.focus()
+    }
+
+    close() {
+        this.card.close()
+    }
+
+    #again() {
+        if (!this.#detail) return
+        const all = shownVersions(this.#detail)
+        this.draw({ all, notes: Object.keys(this.#detail.notes), ...{ chosen: this.#chosen, limit: this.#limit, run: this.#run } })
+        this.card.update(this.#run, this.#detail, all.find((version) => version.version === this.#chosen) ?? null)
+    }
+
+    /** @param {Version[]} all @param {string[]} notes */
+    #draw(all, notes) {
+        const kept = all.slice(0, this.#limit).map((version) => /** @type {const} */ ([version.version, this.#kept(version, notes.includes(String(version.version)))]))
+        this.#tiles = new Map(kept)
+        const next = kept.map(([, { tile }]) => tile)
         const focused = document.activeElement
-        if (next.length !== strip.childElementCount || next.some((tile, i) => strip.children[i] !== tile)) strip.replaceChildren(...next)
-        if (focused instanceof HTMLElement && strip.contains(focused)) focused.focus({ preventScroll: true })
-        older.hidden = all.length <= limit
-        older.textContent = t("runs.versions.older", { n: all.length - limit })
-        root.hidden = !all.length
-    })
-
-    /** @param {Version} version @param {string[]} notes */
-    function kept(version, notes) {
-        const noted = notes.includes(String(version.version))
-        const key = JSON.stringify([version, noted, version.version === chosen, run])
-        const before = tiles.get(version.version)
-        return before?.key === key ? before : { key, tile: tile(version, noted) }
+        if (next.length !== this.#strip.childElementCount || next.some((tile, i) => this.#strip.children[i] !== tile)) this.#strip.replaceChildren(...next)
+        if (focused instanceof HTMLElement && this.#strip.contains(focused)) focused.focus({ preventScroll: true })
+        this.older.hidden = all.length <= this.#limit
+        this.older.textContent = t("runs.versions.older", { n: all.length - this.#limit })
+        this.root.hidden = !all.length
     }
 
-    /** @param {Version} version @param {boolean} noted */
-    function tile(version, noted) {
-        const place = pictureOf(run, version)
-        const picture = place ? element("img", { src: address(place), loading: "lazy", decoding: "async", alt: "" }) : element("span", { class: "sg-nopicture", "aria-hidden": "true" }, "–")
-        const tags = [version.back_to !== null ? `↩ ${version.back_to}` : "", place && !version.look ? t("runs.versions.best") : "", noted ? "✎" : ""].filter(Boolean)
-        const label = [t("runs.versions.version", { n: version.version }), version.reward === null ? "" : t("runs.rewardOf", { value: shown(version.reward) })].filter(Boolean).join(", ")
-        return element(
-            "button",
-            { type: "button", class: "sg-tile", "aria-label": label, "aria-pressed": version.version === chosen ? "true" : "false", "data-version": version.version, click: () => select(version.version === chosen ? null : version.version) },
-            picture,
-            ...(tags.length ? [element("span", { class: "sg-tags" }, ...tags.map((tag) => element("span", { class: "sg-tag" }, tag)))] : []),
-            element("span", { class: "sg-tile-text" }, element("b", {}, `v${version.version}`), version.reward === null ? null : ` ${shown(version.reward)}`),
-        )
+    /** The tile as it is where nothing of it changed. @param {Version} version @param {boolean} noted */
+    #kept(version, noted) {
+        const chosen = version.version === this.#chosen
+        const key = JSON.stringify([version, noted, chosen, this.#run])
+        const before = this.#tiles.get(version.version)
+        const click = () => this.select(chosen ? null : version.version)
+        return before?.key === key ? before : { key, tile: tile(version, { address: this.context.address, run: this.#run, noted, chosen, click }) }
     }
+}
 
-    /** @param {number | null} version */
-    function select(version) {
-        const before = chosen
-        chosen = version
-        again()
-        if (version !== null) card.root.scrollIntoView({ block: "nearest" })
-        else if (before !== null) tiles.get(before)?.tile.focus()
-    }
-
-    function again() {
-        if (!detail) return
-        const all = shownVersions(detail)
-        draw({ all, notes: Object.keys(detail.notes), chosen, limit, run })
-        card.update(run, detail, all.find((version) => version.version === chosen) ?? null)
-    }
-
-    return {
-        root,
-        /** @param {string} name @param {Detail} fresh */
-        update(name, fresh) {
-            if (name !== run) (chosen = null), (limit = PAGE), (tiles = new Map())
-            run = name
-            detail = fresh
-            again()
-        },
-        /** Open one version. */
-        select,
-        close: () => card.close(),
-    }
+/** @param {Version} version @param {{address: (path: string) => string, run: string, noted: boolean, chosen: boolean, click: () => void}} more */
+function tile(version, { address, run, noted, chosen, click }) {
+    const place = pictureOf(run, version)
+    const picture = place ? element("img", { src: address(place), loading: "lazy", decoding: "async", alt: "" }) : element("span", { class: "sg-nopicture", "aria-hidden": "true" }, "–")
+    const tags = [version.back_to !== null ? `↩ ${version.back_to}` : "", place && !version.look ? t("runs.versions.best") : "", noted ? "✎" : ""].filter(Boolean)
+    const label = [t("runs.versions.version", { n: version.version }), version.reward === null ? "" : t("runs.rewardOf", { value: shown(version.reward) })].filter(Boolean).join(", ")
+    return element(
+        "button",
+        { type: "button", class: "sg-tile", "aria-label": label, "aria-pressed": chosen ? "true" : "false", "data-version": version.version, click },
+        picture,
+        ...(tags.length ? [element("span", { class: "sg-tags" }, ...tags.map((tag) => element("span", { class: "sg-tag" }, tag)))] : []),
+        element("span", { class: "sg-tile-text" }, element("b", {}, `v${version.version}`), version.reward === null ? null : ` ${shown(version.reward)}`),
+    )
 }
