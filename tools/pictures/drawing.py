@@ -52,18 +52,17 @@ def arrow(ground: Picture, x: int, y: int, length: int) -> None:
     draw.polygon(((x + length, y), (x + length - 14, y - 10), (x + length - 14, y + 10)), fill=ACCENT)
 
 
-def with_title(picture: Picture, title: str, width: int) -> Picture:
-    """The picture ``width`` px wide above a band with a title."""
+def with_title(picture: Picture, title: str, side: int) -> Picture:
+    """A square: the upper part of the picture below a band with a title."""
     from matplotlib import get_data_path
 
-    shown = picture.convert("RGB").resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
-    band = 64
-    ground = sheet(width, shown.height + band)
+    band, shown = 64, picture.convert("RGB").resize((side, round(picture.height * side / picture.width)), Image.Resampling.LANCZOS)
+    ground = sheet(side, side)
     ground.paste(shown, (0, band))
     draw = ImageDraw.Draw(ground)
-    draw.rectangle((0, 0, width, band - 4), fill="#1f2a33")
-    draw.rectangle((0, band - 4, width, band - 1), fill=ACCENT)
-    font = ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), 30)
+    draw.rectangle((0, 0, side, band - 4), fill="#1f2a33")
+    draw.rectangle((0, band - 4, side, band - 1), fill=ACCENT)
+    font = ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), 36)
     draw.text((20, (band - 4) / 2), title, LIGHT, font, anchor="lm")
     return ground
 
