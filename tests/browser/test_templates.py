@@ -37,6 +37,7 @@ def test_the_template_browser_shows_our_workflows_with_thumbnails(page, complain
 def test_a_click_opens_a_workflow_without_errors(workflow, page, complaints, comfy_server):
     file = json.loads((FOLDER / f"{workflow.name}.json").read_text("utf-8"))
     models = {model.name for part in workflow.parts for model in part.models}
+    comfy_server.post("/settings/Comfy.Workflow.ShowMissingModelsWarning", True)
     open_page(page, comfy_server)
     open_templates(page)
     page.locator(CARD.format(workflow.name)).click()

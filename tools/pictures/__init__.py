@@ -60,7 +60,8 @@ def server_in(folder: Path) -> ComfyServer:
     (folder / "models").mkdir()
     (folder / "models" / "your_model.safetensors").touch()
     (folder / "paths.yaml").write_text(json.dumps({"pictures": {"diffusion_models": str(folder / "models")}}), "utf-8")  # JSON is YAML
-    options = ("--extra-model-paths-config", str(folder / "paths.yaml"))
+    (folder / "user").mkdir()  # the page's settings are not the user's
+    options = ("--extra-model-paths-config", str(folder / "paths.yaml"), "--user-directory", str(folder / "user"))
     return ComfyServer(COMFYUI, folder / "output", folder / "comfyui.log", options=options)
 
 

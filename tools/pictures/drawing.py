@@ -29,6 +29,12 @@ def put_row(ground: Picture, pictures: Sequence[Picture], x: int, y: int, size: 
         ground.paste(tile(picture, size), (x + i * (size + gap), y))
 
 
+def frame(ground: Picture, spot: tuple[int, int], size: int, good: bool) -> None:
+    """Around a tile: blue where it is right, orange where not."""
+    x, y = spot
+    ImageDraw.Draw(ground).rounded_rectangle((x, y, x + size - 1, y + size - 1), size // 12, outline=BETTER if good else WORSE, width=4)
+
+
 def colour(value: float) -> tuple[int, int, int]:
     """-1 = made it worse, 1 = made it better, 0 = the middle grey."""
     end, part = (BETTER, value) if value > 0 else (WORSE, -value)

@@ -82,8 +82,8 @@ class Learnt:
     """Held-out pictures of the base model."""
     after: list[Picture] = field(default_factory=list)
     """Held-out pictures of the newest version."""
-    gained: list[float] = field(default_factory=list)
-    """How much the reward of each rose."""
+    scores: list[tuple[float, float]] = field(default_factory=list)
+    """(before, after) reward of each."""
     rewards: list[float] = field(default_factory=list)
     """Mean reward of each iteration."""
 
@@ -102,8 +102,7 @@ def learn(server: ComfyServer, file: Path, iterations: int) -> Learnt:
         server.run(training)
     learnt.after = pictures_of(server, server.run(looking), shown)
     learnt.rewards = [event["reward_mean"] for event in run.events()]
-    before, after = (read_json(run.look_file(version))["rewards"] for version in (0, run.latest()["version"]))
-    learnt.gained = [b - a for a, b in zip(before, after)]
+    learnt.scores = list(zip(*(read_json(run.look_file(version))["rewards"] for version in (0, run.latest()["version"]))))
     return learnt
 
 

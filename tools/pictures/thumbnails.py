@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import pstdev
 
-from .drawing import Picture, arrow, heat_map, put_row, sheet, tile
+from .drawing import Picture, arrow, frame, heat_map, put_row, sheet, tile
 from .made import Compared, Learnt
 
 SIDE, LIMIT = 640, 60 * 1024  # the browser shows squares
@@ -11,10 +11,12 @@ SIDE, LIMIT = 640, 60 * 1024  # the browser shows squares
 
 def first_loop(learnt: Learnt, made: Compared) -> Picture:
     """Held-out pictures before and after; below, how one picture comes about and what its group's steps earned."""
-    ground, chosen = sheet(SIDE, SIDE), sorted(range(len(learnt.gained)), key=lambda i: -learnt.gained[i])[:4]
-    for x, pictures in ((20, learnt.before), (362, learnt.after)):
-        for row in range(2):
-            put_row(ground, [pictures[i] for i in chosen[2 * row : 2 * row + 2]], x, 24 + row * 132, 126, 6)
+    ground, chosen = sheet(SIDE, SIDE), sorted(range(len(learnt.scores)), key=lambda i: learnt.scores[i][0] - learnt.scores[i][1])[:4]
+    for x, side, pictures in ((20, 0, learnt.before), (362, 1, learnt.after)):
+        for place, i in enumerate(chosen):
+            spot = (x + place % 2 * 132, 24 + place // 2 * 132)
+            ground.paste(tile(pictures[i], 126), spot)
+            frame(ground, spot, 126, learnt.scores[i][side] > 0.5)
     arrow(ground, 290, 153, 62)
     rows = most_telling(made)
     best = max(rows, key=lambda i: sum(abs(gain) for gain in made.gains[i]))
