@@ -54,7 +54,8 @@ def test_a_click_opens_a_workflow_without_errors(workflow, page, complaints, com
     here = api_form(file, comfy_server.object_info())
     assert {id: node["inputs"] for id, node in from_page.items()} == {id: node["inputs"] for id, node in here.items()}
     page.screenshot(path=SHOTS / f"template_{workflow.name}.png")
-    assert complaints == []
+    # the dialogue asks the internet, which is closed to a test, how big the missing files are
+    assert [text for text in complaints if not re.search(r"huggingface\.co|Failed to fetch|Network Error", text)] == []
 
 
 def check_missing_models(page, models: set[str], name: str) -> None:
