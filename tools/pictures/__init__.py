@@ -26,7 +26,7 @@ RECOMMEND = """() => {
     const graph = window.app.graph, node = window.LiteGraph.createNode('StepwiseGRPO_RecommendedSettings');
     graph.add(node);
     node.pos = [0, 3000];
-    node.setSize([420, 640]);
+    node.setSize([420, 420]);
     graph.nodes.find(other => other.type === 'StepwiseGRPO_DemoModel').connect(0, node, 0);
     for (const [name, value] of [['iteration', 100], ['seed', 100]])
         for (const kind of ['PromptList', 'StepwiseSDESampler']) {

@@ -38,7 +38,7 @@ def frame(ground: Picture, spot: tuple[int, int], size: int, good: bool) -> None
 def colour(value: float) -> tuple[int, int, int]:
     """-1 = made it worse, 1 = made it better, 0 = the middle grey."""
     end, part = (BETTER, value) if value > 0 else (WORSE, -value)
-    return tuple(round(52 + (channel - 52) * min(1.0, part) ** 0.8) for channel in end)
+    return tuple(round(52 + (channel - 52) * min(1.0, part) ** 0.5) for channel in end)
 
 
 def heat_map(ground: Picture, rows: Sequence[Sequence[float]], box: tuple[int, int, int, int], gap: int = 3) -> None:
