@@ -1,4 +1,4 @@
-"""The growing picture on the sampler while it works: clean estimates, a row a prompt, a column a step."""
+"""The growing picture on a node while it works: clean estimates, a row a prompt, a column a step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,10 @@ from PIL import Image
 from torch import Tensor
 
 from ..training.core.tweedie import clean_estimate
+from ..training.preview import OnBatch
 from ..training.rollout import OnStep
-from .convert import quick_look
-from .progress import Progress
+from .convert import image_of, quick_look
+from .progress import Progress, log
 
 ROWS = 4  # prompts shown
 COLUMNS = 12  # steps shown
@@ -41,11 +42,34 @@ def clean_sheet(model: Any, steps: int, progress: Progress) -> OnClean | None:
     drawn: list[Column] = []
 
     def on_clean(k: int, clean: Tensor) -> None:
-        if k % stride == 0:
+        nonlocal look
+        if look is None or k % stride:
+            return
+        try:
             drawn.append([look.decode_latent_to_preview(row[None].to(model.load_device)) for row in clean[:ROWS]])
-            progress.show(paste(drawn))
+        except RuntimeError as error:  # a sheet must not cost a rollout: ComfyUI has models whose preview does not fit their latent
+            log.warning("no pictures of the work on the way: %s", error)
+            look = None
+            return
+        progress.show(paste(drawn))
 
     return on_clean
+
+
+def picture_sheet(steps: int, prompts: int, group_size: int, progress: Progress) -> OnBatch:
+    """An ``on_batch`` that draws the decoded estimates of each prompt's first member, in the order in which they are scored."""
+    stride = -(-steps // COLUMNS)
+    drawn: dict[int, Column] = {}
+
+    def on_batch(states: Tensor, rows: Tensor, thumbnails: Tensor) -> None:
+        before = sum(map(len, drawn.values()))
+        for k, row, picture in zip(states.tolist(), rows.tolist(), thumbnails):
+            if (k % stride == 0 or k == steps) and row in range(0, group_size * min(prompts, ROWS), group_size):
+                drawn.setdefault(k, []).append(image_of(picture))
+        if sum(map(len, drawn.values())) > before:
+            progress.show(paste([drawn[k] for k in sorted(drawn)]))
+
+    return on_batch
 
 
 def paste(columns: list[Column], tile: int = TILE) -> Image.Image:

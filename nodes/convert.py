@@ -14,6 +14,7 @@ import comfy.samplers
 import comfy.utils
 import latent_preview
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ..training.backends.loading import check_flow_matching
@@ -174,6 +175,11 @@ def decoder(model: Any, vae: Any) -> Decoder:
         return vae.decode(to_latent(model, latents)["samples"])
 
     return decode
+
+
+def image_of(picture: Tensor) -> Image.Image:
+    """A picture (H, W, 3) in [0, 1] as Pillow has it."""
+    return Image.fromarray((picture * 255).round().to(torch.uint8).cpu().numpy())
 
 
 def quick_look(model: Any) -> Any | None:

@@ -29,7 +29,7 @@ from ..training.trajectory import Prompt
 from . import convert
 from .base_model import base_of
 from .contact_sheet import clean_sheet, paste
-from .progress import Progress
+from .progress import THROUGH_BOTH, Progress
 from .validate import as_trained
 
 LONGER_SIDE = 1024  # px, of a contact picture
@@ -67,7 +67,7 @@ def look_at(
     question = Question(prompts, checked(negative, "negative"), cfg, schedule, convert.latent_shape(model, latent), seed)
     run, series = RunFolder(Path(folder_paths.get_output_directory()), origin.run), series_of(question, [base, origin.start, reward and reward.spec])
     known = [look for look in read_looks(run, series) if look["version"] <= origin.version]
-    progress = Progress(node, len(prompts) * (schedule.steps + 1))
+    progress = Progress(node, len(prompts) * (schedule.steps + 1), THROUGH_BOTH)
     if origin.version % every and known and (pictures := stored_pictures(run, known[-1], len(prompts))) is not None:
         note = f"version {origin.version} is passed over (every {every}); {told(known[-1], known[0])}"
         return shown(node, progress, pictures, known[-1], note)
@@ -87,7 +87,7 @@ def origin_of_run(model: Any) -> Origin:
 
 
 def series_of(question: Question, more: Any) -> str:
-    """Equal for two looks exactly when only the LoRA's version differs: 16 hexadecimal digits over prompts, settings and ``more``."""
+    """16 hexadecimal digits, equal for two looks exactly when only the version of the LoRA differs."""
     tensors: dict[str, Tensor] = {}
     prompts = [[prompt.text, prompt.index, flatten(prompt.conditioning, str(i), tensors)] for i, prompt in enumerate(question.prompts)]
     negative = None if question.cfg == 1 else flatten(question.negative, "negative", tensors)
@@ -103,7 +103,7 @@ def paint(model: Any, vae: Any, question: Question, rows_per_call: int, reward: 
     """Pictures (P, H, W, 3) and their rewards (P,), without any randomness but the seed's."""
     prompts, schedule = question.prompts, question.schedule
     limit = rows_per_call or convert.rows_of_rollout(model, question.shape, question.cfg)
-    network = convert.velocity_of(model, prompts, question.negative, question.cfg, limit, lambda rows: progress.tick(rows, "held-out pictures x steps"))
+    network = convert.velocity_of(model, prompts, question.negative, question.cfg, limit, progress.tick)
     noise = torch.stack([initial_noise(question.seed, prompt.index, question.shape) for prompt in prompts])
     draw = clean_sheet(model, schedule.steps, progress)
     states = walk(lambda *inputs: network(*inputs).float().cpu(), schedule, noise, question.seed, draw and (lambda k, states, clean: draw(k, clean)))
@@ -112,8 +112,8 @@ def paint(model: Any, vae: Any, question: Question, rows_per_call: int, reward: 
         pictures.append(decode(states[rows]).float().cpu().clamp(0, 1))
         if reward is not None:
             rewards.append(checked_scores(reward, pictures[-1], [prompts[row].text for row in rows.tolist()]))
-        progress.tick(len(rows), "held-out pictures x steps")
-    return torch.cat(pictures), torch.cat(rewards) if rewards else None
+        progress.tick(len(rows))
+    return torch.cat(pictures), torch.cat(rewards).double() if rewards else None
 
 
 def look_of(origin: Origin, question: Question, series: str, reward: Reward | None, rewards: Tensor | None) -> dict[str, Any]:
@@ -138,13 +138,14 @@ def told(look: dict[str, Any], first: dict[str, Any]) -> str:
     if look["reward_mean"] is None:
         return f"{line}{len(look['prompts'])} held-out pictures"
     line += f"held-out reward {look['reward_mean']:.3f}"
-    return line if first["version"] == look["version"] else f"{line} (version {first['version']}: {first['reward_mean']:.3f})"
+    return line if first["version"] == look["version"] or first["reward_mean"] is None else f"{line} (version {first['version']}: {first['reward_mean']:.3f})"
 
 
 def contact_picture(pictures: Tensor) -> Image.Image:
-    """All pictures (N, H, W, 3) as one, made smaller where it would exceed LONGER_SIDE."""
+    """All pictures as one."""
+    # pictures: (N, H, W, 3) in [0, 1]; the result is at most LONGER_SIDE px wide or high
     columns, rows = table(len(pictures))
-    images = [Image.fromarray((picture * 255).round().to(torch.uint8).numpy()) for picture in pictures]
+    images = [convert.image_of(picture) for picture in pictures]
     return paste([images[i::columns] for i in range(columns)], min(LONGER_SIDE // max(columns, rows), max(images[0].size)))
 
 

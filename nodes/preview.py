@@ -8,12 +8,13 @@ from torch import Tensor
 from ..training.config import PreviewSettings
 from ..training.core.advantages import SCHEMES
 from ..training.policy import Reward as RewardLike
-from ..training.preview import preview
+from ..training.preview import preview, work
 from ..training.trajectory import Credit as CreditData
 from ..training.trajectory import Trajectory as TrajectoryData
 from . import convert
 from .base_model import base_of
-from .progress import Progress
+from .contact_sheet import picture_sheet
+from .progress import THROUGH_BOTH, THROUGH_NETWORK, Progress
 from .sockets import CATEGORY, Credit, Reward, Trajectory
 
 SCHEME = (
@@ -66,12 +67,15 @@ def score(node: Any, model: Any, vae: Any, trajectory: TrajectoryData, reward: R
     """Preview and score on the graph's model, with progress."""
     if convert.origin_of(model) != trajectory.origin or base_of(model, node) != trajectory.base:
         raise ValueError("model is not the one that made the trajectory: connect the same MODEL, behind the same Live LoRA, to the sampler and to this node")
-    progress = Progress(node, 1)
-    velocity = convert.velocity_of(model, trajectory.prompts, trajectory.negative, trajectory.cfg, settings.rows_per_call, lambda rows: progress.check())
+    scored, network = work(trajectory, settings)
+    progress = Progress(node, scored + network, THROUGH_BOTH)
+    progress.say(f"{scored} previews to score: {network} {THROUGH_NETWORK}, {scored} through the VAE")
+    sheet = picture_sheet(trajectory.schedule.steps, len(trajectory.prompts), trajectory.group_size, progress)
+    velocity = convert.velocity_of(model, trajectory.prompts, trajectory.negative, trajectory.cfg, settings.rows_per_call, progress.tick)
 
-    def on_batch(done: int, total: int, pictures: Tensor) -> None:
-        progress.to(done, total)
-        progress.say(f"scored {done} of {total} previews")
+    def on_batch(states: Tensor, rows: Tensor, thumbnails: Tensor) -> None:
+        progress.tick(len(rows))
+        sheet(states, rows, thumbnails)
 
     credit, pictures = preview(trajectory, velocity, convert.decoder(model, vae), reward, settings, on_batch)
     progress.announce(summary(credit))

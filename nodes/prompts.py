@@ -6,7 +6,7 @@ from comfy_api.latest import io
 
 from ..training.prompts import choose, prompt_lines
 from .convert import tagged
-from .sockets import CATEGORY, MAX_SEED
+from .sockets import CATEGORY, COUNTS_UP, MAX_SEED
 
 
 class PromptList(io.ComfyNode):
@@ -21,7 +21,7 @@ class PromptList(io.ComfyNode):
                 io.Clip.Input("clip", tooltip="The text encoder of the model you fine-tune."),
                 io.String.Input("prompts", multiline=True, default="", tooltip="One prompt a line. Blank lines and lines that start with # are left out."),
                 io.Int.Input("prompts_per_iteration", default=4, min=1, max=1024, tooltip="How many different prompts an iteration works on. Each gets a group of pictures of its own."),
-                io.Int.Input("iteration", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Position in the list. Set the control to 'increment', so that each Queue takes the next prompts."),
+                io.Int.Input("iteration", default=0, min=0, max=MAX_SEED, control_after_generate=COUNTS_UP, tooltip="Position in the list. Set the control to 'increment', so that each Queue takes the next prompts."),
                 io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=False, tooltip="Decides the shuffled order. Keep it for the whole run."),
             ],
             outputs=[

@@ -13,9 +13,9 @@ from ..training.trajectory import Trajectory
 from . import convert, validate
 from .base_model import base_of
 from .contact_sheet import contact_sheet
-from .progress import Progress
+from .progress import THROUGH_NETWORK, Progress
 from .recommended import law_of, row_of
-from .sockets import AUTO, CATEGORY, MAX_SEED
+from .sockets import AUTO, CATEGORY, COUNTS_UP, MAX_SEED
 from .sockets import Trajectory as TrajectorySocket
 
 LAW = "How a step adds noise. ddim (the paper's), cps and precise keep the noise level exactly right; flow and dance are those of Flow-GRPO and DanceGRPO."
@@ -62,7 +62,7 @@ def inputs() -> list[io.Input]:
         io.Float.Input("cfg", default=1.0, min=0.0, max=30.0, step=0.1, round=0.01, tooltip="Guidance, for the rollout and for the training. 1 is fastest: it needs no negative pass."),
         io.Combo.Input("law", options=[AUTO, *LAWS], default=AUTO, tooltip=f"{LAW} auto takes the law recommended for the model."),
         io.Float.Input("eta", default=-1.0, min=-1.0, max=4.0, step=0.05, round=0.01, tooltip=ETA),
-        io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=True, tooltip="Decides all noise. Set the control to 'increment': with an unchanged seed the next Queue would do nothing."),
+        io.Int.Input("seed", default=0, min=0, max=MAX_SEED, control_after_generate=COUNTS_UP, tooltip="Decides all noise. Set the control to 'increment': with an unchanged seed the next Queue would do nothing."),
         io.Boolean.Input("floor_first", default=True, tooltip="Let the very first step of ddim and flow be random as well; layout is decided there. Off takes the literal formula, whose first step has no noise."),
         io.Int.Input("rows_per_call", default=0, min=0, max=4096, tooltip="At most this many pictures go through the network at once. 0 = as many as fit, by ComfyUI's own measure. Lower it when memory runs out; the noise stays the same."),
     ]
@@ -75,15 +75,15 @@ def roll_out(node: Any, model: Any, base: dict[str, Any], positive: list, negati
     prompts, negative = convert.prompts_of(positive), checked(negative, "negative")
     shape = convert.latent_shape(model, latent)
     calls = len(prompts) + (schedule.steps - 1) * len(prompts) * group_size
-    progress = Progress(node, calls)
-    progress.announce(f"{len(prompts)} prompts x {group_size} pictures x {schedule.steps} steps: {calls} network rows")
+    progress = Progress(node, calls, THROUGH_NETWORK)
+    progress.announce(f"{len(prompts)} prompts x {group_size} pictures x {schedule.steps} steps: {calls} {THROUGH_NETWORK}")
     rows_per_call = rows_per_call or convert.rows_of_rollout(model, shape, cfg)
-    velocity = convert.velocity_of(model, prompts, negative, cfg, rows_per_call, lambda rows: progress.tick(rows, "network rows"))
+    velocity = convert.velocity_of(model, prompts, negative, cfg, rows_per_call, progress.tick)
     sheet = contact_sheet(model, schedule.times, len(prompts), group_size, progress)
     start = time.perf_counter()
     path = rollout(velocity, schedule, [prompt.index for prompt in prompts], group_size, shape, seed, sheet)
     seconds = time.perf_counter() - start
-    progress.announce(f"{len(prompts) * group_size} pictures in {seconds:.1f} s ({calls} network rows)")
+    progress.announce(f"{len(prompts) * group_size} pictures in {seconds:.1f} s ({calls} {THROUGH_NETWORK})")
     return Trajectory(path.states, path.velocities, schedule, prompts, negative, cfg, seed, convert.origin_of(model), base, path.evaluations, seconds, row_of(model, base).name)
 
 

@@ -8,6 +8,8 @@ Reward = io.Custom("STEPWISE_GRPO_REWARD")
 
 CATEGORY = "Stepwise GRPO"
 MAX_SEED = 0xFFFFFFFFFFFFFFFF
+# The control of a fresh node's widget: newer ComfyUI lets us choose it, older ComfyUI begins with randomize.
+COUNTS_UP = io.ControlAfterGenerate.increment if hasattr(io, "ControlAfterGenerate") else True
 AUTO = "auto"  # a combo's value for "as recommended for the model"
 
 

@@ -31,4 +31,4 @@ def as_trained(origin: Origin, purpose: str) -> None:
     if origin.ema:
         raise ValueError(f"use_ema is on in Live LoRA; the averaged weights are for looking: turn it off for {purpose}")
     if origin.strength != 1:
-        raise ValueError(f"strength is {origin.strength:g} in Live LoRA; {purpose} needs 1")
+        raise ValueError(f"strength is {origin.strength:g} in Live LoRA; set it to 1 for {purpose}")

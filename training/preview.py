@@ -17,7 +17,8 @@ from .policy import Decoder, Reward
 from .trajectory import Credit, Trajectory
 
 THUMBNAIL = 96  # longer side in pixels
-OnBatch = Callable[[int, int, Tensor], None]  # on_batch(done, total, pictures)
+# on_batch(states, rows, thumbnails): which states (N,) of which rows (N,) were scored, and their pictures (N, h, w, 3) in [0, 1]
+OnBatch = Callable[[Tensor, Tensor, Tensor], None]
 
 
 def preview(trajectory: Trajectory, velocity: Velocity, decode: Decoder, reward: Reward, settings: PreviewSettings, on_batch: OnBatch | None = None) -> tuple[Credit, Tensor]:
@@ -41,11 +42,18 @@ def preview(trajectory: Trajectory, velocity: Velocity, decode: Decoder, reward:
         finals.append(images[ks == trajectory.schedule.steps])
         evaluations += calls
         if on_batch is not None:
-            on_batch(min(start + settings.rows_per_call, len(looks)), len(looks), images)
+            on_batch(ks, rows, small)
     _share_the_start(trajectory, rewards, thumbnails)
     pictures = torch.cat(finals)
     best = small_picture(pictures[rewards[-1].argmax()])
     return credit_of(trajectory, rewards, settings.scheme, reward.spec, thumbnails, evaluations, seconds, best), pictures
+
+
+def work(trajectory: Trajectory, settings: PreviewSettings) -> tuple[int, int]:
+    """How many pictures ``preview`` decodes and scores, and how many go through the network before."""
+    looks = _states_to_score(trajectory, settings.scheme)
+    noisy = looks[looks[:, 0] < trajectory.schedule.steps, 0]
+    return len(looks), int((_substeps(trajectory, noisy, settings) - 1).sum())
 
 
 def credit_of(
@@ -86,13 +94,16 @@ def _clean_states(trajectory: Trajectory, velocity: Velocity, ks: Tensor, rows: 
     if not len(noisy):
         return clean, 0
     ks, rows = ks[noisy], rows[noisy]
-    t = torch.tensor(trajectory.schedule.times)[ks]
-    counts = substep_counts(t, settings.substeps, settings.by_time)
+    t, counts = torch.tensor(trajectory.schedule.times)[ks], _substeps(trajectory, ks, settings)
     prompt = rows // trajectory.group_size
     in_group = lambda x, t, chosen: velocity(x, t, prompt[chosen]).float().cpu()
     clean = clean.clone()
     clean[noisy] = clean_picture(in_group, clean[noisy], trajectory.velocities[ks, rows], t, counts, settings.spacing)
     return clean, int((counts - 1).sum())
+
+
+def _substeps(trajectory: Trajectory, ks: Tensor, settings: PreviewSettings) -> Tensor:
+    return substep_counts(torch.tensor(trajectory.schedule.times)[ks], settings.substeps, settings.by_time)
 
 
 def _share_the_start(trajectory: Trajectory, rewards: Tensor, thumbnails: Tensor | None) -> None:

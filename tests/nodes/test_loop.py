@@ -6,6 +6,7 @@ import time
 import pytest
 
 from stepwise_grpo.tests.nodes.graphs import add, change, find, first_loop, note
+from stepwise_grpo.tests.nodes.live import watch
 from stepwise_grpo.tools.server import ComfyError
 from stepwise_grpo.training.job import RunFolder
 
@@ -145,6 +146,16 @@ def test_other_settings_of_a_running_run_are_refused_by_name(server, three_itera
     graph = change(first_loop(server, "loop", 20), "StepwiseGRPO_GRPOLoRATrainer", rank=8)
     with pytest.raises(ComfyError, match="started with rank = 16; this graph says 8"):
         server.run(graph)
+
+
+def test_the_trainer_node_shows_how_far_the_trainer_is(server, three_iterations):
+    graph = change(first_loop(server, "shown"), "StepwiseGRPO_StepwiseSDESampler", group_size=16)
+    change(graph, "StepwiseGRPO_GRPOLoRATrainer", updates=8)  # long enough to be seen
+    seen = watch(server, graph).of(find(graph, "StepwiseGRPO_GRPOLoRATrainer"))
+    steps = [value for _, value, _ in seen.bars]
+    assert steps == sorted(steps) and seen.bars[-1][1:] == (3, 3) and 2 in steps
+    assert seen.texts[-1][1].startswith("shown version 1: reward ")
+    assert any(text.startswith("training version 1 (") for _, text in seen.texts)
 
 
 def test_cancelling_a_rollout_stops_it_and_the_server_lives(server):

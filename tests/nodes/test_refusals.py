@@ -56,6 +56,14 @@ def layers(*names):
     return {f"diffusion_model.{name}.lora_{x}.weight": torch.zeros(*shape) for name in names for x, shape in (("A", (2, columns)), ("B", (rows, 2)))}
 
 
+def start_with_nan(server, graph):
+    folder = version_by_hand(server.output, "a broken style", 1)
+    tensors = safetensors.torch.load_file(folder.version_file(1))
+    next(tensor for name, tensor in tensors.items() if name.endswith("lora_B.weight"))[1, 2] = torch.nan
+    write_whole(folder.version_file(1), safetensors.torch.save(tensors))
+    change(graph, LIVE, start_from=folder.lora_name(1), version=0)
+
+
 def lora_of_another_model(server, graph):
     lora(server, graph, layers("transformer_blocks.0.attn.to_q"))
 
@@ -181,12 +189,13 @@ CASES = {
     "picture in the latent": (picture_in_latent, "latent_image holds a picture"),
     "noise mask": (noise_mask, "latent_image carries a noise mask"),
     "two Live LoRAs": (two_live_loras, "two Live LoRA nodes; keep one"),
-    "strength": (bad_widget(LIVE, strength=0.5), "strength is 0.5 in Live LoRA; training needs 1"),
+    "strength": (bad_widget(LIVE, strength=0.5), "strength is 0.5 in Live LoRA; set it to 1 for training"),
     "another run's LoRA": (bad_widget(LIVE, run_name="another"), "Live LoRA uses the run 'another', this node trains 'refused'"),
     "no Live LoRA": (run_without_live_lora, "put Live LoRA with this run_name between the loader and the sampler"),
     "preview on another model": (preview_with_another_model, "connect the same MODEL"),
     "not a pattern": (bad_widget(TRAINER, target_pattern="attn("), "target_pattern 'attn(' is not a regular expression"),
     "start of another model": (start_of_another_model, "start_from: a run cannot start from the LoRA"),
+    "start with NaN": (start_with_nan, "' holds NaN or infinity: the file is damaged, or its training failed; take another one"),
     "start that is gone": (bad_widget(LIVE, start_from="gone.safetensors"), "start_from"),
     "missing version": (missing_version, "run 'refused' has no version 7; the newest is 1"),
     "missing average": (missing_average, "kept no averaged weights for version 1"),

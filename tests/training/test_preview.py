@@ -8,7 +8,7 @@ import torch
 
 from stepwise_grpo.tests.analytic import NEGATIVE, PROMPTS, SHAPE, AnalyticPolicy, Brightness, credit_for, decode, plan, trajectory_of
 from stepwise_grpo.training.config import PreviewSettings
-from stepwise_grpo.training.preview import THUMBNAIL, checked_scores, credit_of, preview
+from stepwise_grpo.training.preview import THUMBNAIL, checked_scores, credit_of, preview, work
 
 
 class Watching:
@@ -167,14 +167,19 @@ def test_scores_of_any_dtype_that_carry_a_graph_are_taken_as_plain_numbers():
     assert scores.dtype == torch.float32 and not scores.requires_grad
 
 
-def test_progress_is_told_after_every_batch():
-    seen = []
-    policy, the_plan = AnalyticPolicy(), plan(substeps=1)
+@pytest.mark.parametrize("scheme, by_time", [("centred", False), ("centred", True), ("uniform", False)])
+def test_every_batch_is_told_with_its_pictures_and_the_work_is_known_before(scheme, by_time):
+    seen, calls = [], []
+    policy, the_plan = AnalyticPolicy(), plan(substeps=3)
     trajectory = trajectory_of(policy, the_plan)
-    settings = PreviewSettings(substeps=1, rows_per_call=20)
+    settings = PreviewSettings(scheme=scheme, substeps=3, by_time=by_time, rows_per_call=20)
+    counted = lambda x, t, rows: calls.append(len(x)) or policy.velocity(x, t, rows)
     with policy.prompts([p.conditioning for p in PROMPTS], NEGATIVE, 1.0, [1, *SHAPE]):
-        preview(trajectory, policy.velocity, decode, Brightness(), settings, lambda done, total, images: seen.append((done, total, len(images))))
-    assert seen == [(20, 42, 20), (40, 42, 20), (42, 42, 2)]
+        credit, _ = preview(trajectory, counted, decode, Brightness(), settings, lambda *told: seen.append(told))
+    assert [len(states) for states, _, _ in seen] == ([8] if scheme == "uniform" else [20, 20, 2])
+    assert work(trajectory, settings) == (sum(len(states) for states, _, _ in seen), sum(calls))
+    for states, rows, thumbnails in seen:
+        assert torch.equal(thumbnails, credit.thumbnails[states, rows])
 
 
 def test_a_group_whose_pictures_are_all_equal_is_counted_and_trains_nothing():

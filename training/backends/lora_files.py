@@ -53,6 +53,8 @@ def factors(tensors: dict[str, Tensor], key_map: dict[str, Any], shapes: dict[st
         rows = slice(offset[1], offset[1] + offset[2]) if offset is not None else slice(0, shapes.get(layer, (len(up), 0))[0])
         if layer not in shapes or (len(up), down.shape[1]) != (rows.stop - rows.start, shapes[layer][1]):
             raise Unfit(f"its layer {layer!r} has another shape than this model's: it was made for another model")
+        if not (down.isfinite().all() and up.isfinite().all()):
+            raise Unfit(f"its layer {layer!r} holds NaN or infinity: the file is damaged, or its training failed; take another one")
         placed = up.new_zeros(shapes[layer][0], up.shape[1])
         placed[rows] = up
         parts.setdefault(layer, []).append((down, placed if function is None else function(placed)))
