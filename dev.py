@@ -72,13 +72,19 @@ def test(command: str, arguments: list[str]) -> int:
     return run(place, "-m", "pytest", *([] if wants_browser else ["-m", "not browser"]), *left)
 
 
+def pictures(command: str, arguments: list[str]) -> int:
+    place = prepare(ROOT, dev=True)
+    browser.ensure()
+    return run(place, ROOT / "tools" / "run.py", command, *arguments)
+
+
 def setup(command: str, arguments: list[str]) -> int:
     place = prepare(ROOT, repair=True)
     print(f"ComfyUI  {place.comfyui}\nPython   {place.python}\npack     {place.pack}\nready in {place.seconds:.0f} s")
     return 0
 
 
-COMMANDS = {"model": model, "test": test, "setup": setup}
+COMMANDS = {"model": model, "test": test, "pictures": pictures, "setup": setup}
 
 
 def run(place: Setup, *command: str | Path) -> int:

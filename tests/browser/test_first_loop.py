@@ -43,6 +43,8 @@ def test_dropped_on_the_page_and_run_twice(page, complaints, comfy_server, train
     while len(history(comfy_server)) < done + 2:
         time.sleep(0.2)
     take_picture(page)
+    sizes = {str(id): height for id, height in page.evaluate("window.app.graph.nodes.map(node => [node.id, node.size[1]])")}
+    assert sizes == {str(node["id"]): node["size"][1] for node in json.loads(WORKFLOW.read_text("utf-8"))["nodes"]}  # a node that grew would cover another
     said = page.evaluate("window.app.graph.nodes.find(n => n.type === 'StepwiseGRPO_GRPOLoRATrainer').widgets.find(w => w.name === '$$node-text-preview').value")
     assert said.startswith(f"my_first_run version {started + 2}: reward")
     assert history(comfy_server)[done:] == ["success", "success"]

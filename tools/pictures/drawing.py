@@ -29,10 +29,16 @@ def put_row(ground: Picture, pictures: Sequence[Picture], x: int, y: int, size: 
         ground.paste(tile(picture, size), (x + i * (size + gap), y))
 
 
+def frame(ground: Picture, spot: tuple[int, int], size: int, good: bool) -> None:
+    """Around a tile: blue where it is right, orange where not."""
+    x, y = spot
+    ImageDraw.Draw(ground).rounded_rectangle((x, y, x + size - 1, y + size - 1), size // 12, outline=BETTER if good else WORSE, width=4)
+
+
 def colour(value: float) -> tuple[int, int, int]:
     """-1 = made it worse, 1 = made it better, 0 = the middle grey."""
     end, part = (BETTER, value) if value > 0 else (WORSE, -value)
-    return tuple(round(52 + (channel - 52) * min(1.0, part) ** 0.8) for channel in end)
+    return tuple(round(52 + (channel - 52) * min(1.0, part) ** 0.5) for channel in end)
 
 
 def heat_map(ground: Picture, rows: Sequence[Sequence[float]], box: tuple[int, int, int, int], gap: int = 3) -> None:
@@ -52,18 +58,17 @@ def arrow(ground: Picture, x: int, y: int, length: int) -> None:
     draw.polygon(((x + length, y), (x + length - 14, y - 10), (x + length - 14, y + 10)), fill=ACCENT)
 
 
-def with_title(picture: Picture, title: str, width: int) -> Picture:
-    """The picture ``width`` px wide above a band with a title."""
+def with_title(picture: Picture, title: str, side: int) -> Picture:
+    """A square: the upper part of the picture below a band with a title."""
     from matplotlib import get_data_path
 
-    shown = picture.convert("RGB").resize((width, round(picture.height * width / picture.width)), Image.Resampling.LANCZOS)
-    band = 64
-    ground = sheet(width, shown.height + band)
+    band, shown = 64, picture.convert("RGB").resize((side, round(picture.height * side / picture.width)), Image.Resampling.LANCZOS)
+    ground = sheet(side, side)
     ground.paste(shown, (0, band))
     draw = ImageDraw.Draw(ground)
-    draw.rectangle((0, 0, width, band - 4), fill="#1f2a33")
-    draw.rectangle((0, band - 4, width, band - 1), fill=ACCENT)
-    font = ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), 30)
+    draw.rectangle((0, 0, side, band - 4), fill="#1f2a33")
+    draw.rectangle((0, band - 4, side, band - 1), fill=ACCENT)
+    font = ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), 36)
     draw.text((20, (band - 4) / 2), title, LIGHT, font, anchor="lm")
     return ground
 

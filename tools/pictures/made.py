@@ -9,7 +9,8 @@ from typing import Any
 from PIL import Image
 
 from ...training.experience import unpack
-from ...training.job import RunFolder
+from ...training.job import RunFolder, read_json
+from .. import local
 from ..server import ComfyServer
 from ..workflow import api_form
 from .drawing import Picture
@@ -41,26 +42,36 @@ def pictures_of(server: ComfyServer, outputs: dict[str, Any], id: str) -> list[P
 class Compared:
     """The same pictures under two ways to give credit."""
 
-    pictures: list[Picture]
-    """(B,) finished pictures."""
+    previews: list[list[Picture]]
+    """(B, K + 1): the clean estimate of every state; the last one is the finished picture."""
+    gains: list[list[float]]
+    """(B, K)."""
     advantages: dict[str, list[list[float]]]
-    """{run: (B, K)}."""
+    """{run: (B, K)}, stepwise credit first."""
     group_size: int
+
+    @property
+    def groups(self) -> list[range]:
+        """The rows of each group."""
+        return [range(start, start + self.group_size) for start in range(0, len(self.gains), self.group_size)]
 
 
 def compare(server: ComfyServer, file: Path) -> Compared:
     """One press of stepwise_against_uniform while no trainer runs, so that the experience still lies in the inbox."""
     graph = graph_of(server, file)
     graph = {id: node for id, node in graph.items() if id not in nodes_of(graph, "HeldOutPictures")}
-    id = show(graph, nodes_of(graph, "TweediePreviewReward")[0], 2)
-    outputs = server.run(graph)
+    previews = show(graph, nodes_of(graph, "TweediePreviewReward")[0], 1)
+    shown = pictures_of(server, server.run(graph), previews)
     runs = [graph[trainer]["inputs"]["run_name"] for trainer in nodes_of(graph, "GRPOLoRATrainer")]
     waiting = {run: unpack(RunFolder(server.output, run).waiting()[0]) for run in runs}
     advantages = {run: experience.advantages.T.tolist() for run, experience in waiting.items()}
     for run in runs:
         for path in RunFolder(server.output, run).waiting():
             path.unlink()  # the trainer has better things to do
-    return Compared(pictures_of(server, outputs, id), advantages, next(iter(waiting.values())).group_size)
+    stepwise = waiting[runs[0]]
+    states, rows = stepwise.rewards.shape
+    films = [[shown[k * rows + i] for k in range(states)] for i in range(rows)]
+    return Compared(films, stepwise.rewards.diff(dim=0).T.tolist(), advantages, stepwise.group_size)
 
 
 @dataclass
@@ -71,23 +82,27 @@ class Learnt:
     """Held-out pictures of the base model."""
     after: list[Picture] = field(default_factory=list)
     """Held-out pictures of the newest version."""
+    scores: list[tuple[float, float]] = field(default_factory=list)
+    """(before, after) reward of each."""
     rewards: list[float] = field(default_factory=list)
     """Mean reward of each iteration."""
 
 
 def learn(server: ComfyServer, file: Path, iterations: int) -> Learnt:
-    """Press Run ``iterations`` times and look at the held-out pictures before and after."""
+    """Press Run ``iterations`` times and look at held-out pictures before and after; at more of them than the workflow has, to choose from."""
     graph, learnt = graph_of(server, file), Learnt()
-    (look,), (sampler,), prompts = nodes_of(graph, "HeldOutPictures"), nodes_of(graph, "StepwiseSDESampler"), nodes_of(graph, "PromptList")[0]
-    id = show(graph, look, 0)
-    only_look = without(graph, "GRPOLoRATrainer", "CreditVisualizer", "TweediePreviewReward", "StepwiseSDESampler")
-    learnt.before = pictures_of(server, server.run(only_look), id)
-    training = without(graph, "HeldOutPictures", "CreditVisualizer")
+    (look,), (sampler,), (prompts, held_out) = (nodes_of(graph, name) for name in ("HeldOutPictures", "StepwiseSDESampler", "PromptList"))
+    lines = list(dict.fromkeys(text for text, _ in local.held_out()))[:40]
+    graph[held_out]["inputs"] |= {"prompts": "\n".join(lines), "prompts_per_iteration": len(lines)}
+    shown, run = show(graph, look, 0), RunFolder(server.output, graph[nodes_of(graph, "GRPOLoRATrainer")[0]]["inputs"]["run_name"])
+    looking, training = without(graph, "StepwiseSDESampler"), without(graph, "HeldOutPictures", "CreditVisualizer")
+    learnt.before = pictures_of(server, server.run(looking), shown)
     for i in range(iterations):
         training[prompts]["inputs"]["iteration"] = training[sampler]["inputs"]["seed"] = i
         server.run(training)
-    learnt.rewards = [event["reward_mean"] for event in RunFolder(server.output, graph[nodes_of(graph, "GRPOLoRATrainer")[0]]["inputs"]["run_name"]).events()]
-    learnt.after = pictures_of(server, server.run(only_look), id)
+    learnt.after = pictures_of(server, server.run(looking), shown)
+    learnt.rewards = [event["reward_mean"] for event in run.events()]
+    learnt.scores = list(zip(*(read_json(run.look_file(version))["rewards"] for version in (0, run.latest()["version"]))))
     return learnt
 
 

@@ -10,6 +10,7 @@ from .shared import (
     Values,
     held_out,
     held_out_prompts,
+    live_lora,
     negative,
     note,
     ours,
@@ -58,7 +59,7 @@ def first_loop() -> Workflow:
     """The smallest loop. Its numbers and widget values are those of the README's results."""
     run = {"run_name": "my_first_run"}
     model = Part("demo", ours("DemoModel"), id=1)
-    live = Part("live", ours("LiveLoRA"), {"model": "demo.MODEL"}, run, id=2)
+    live = live_lora("live", "demo.MODEL", run, id=2)
     conditions = (
         prompts({"clip": "demo.CLIP"}, training_prompts(), 12, room=270, id=3),
         negative("demo.CLIP", id=4),
@@ -109,7 +110,7 @@ def _lane(name: str, title: str, colour: str, scheme: str) -> Group:
     """One run: LoRA and score, rollout, training, credit, held-out pictures."""
     run: Values = {"run_name": f"against_{name}"}
     model, made = f"{name}_live.MODEL", f"{name}_sampler.TRAJECTORY"
-    live = Part(f"{name}_live", ours("LiveLoRA"), {"model": "demo.MODEL"}, run)
+    live = live_lora(f"{name}_live", "demo.MODEL", run)
     roll = sampler(f"{name}_sampler", model, "prompts.positive", {"seed": "iteration.INT"}, SCORED)
     scored = preview(f"{name}_credit", model, "demo.VAE", made, {**SCORED, "credit_scheme": scheme})
     train = trainer(f"{name}_trainer", made, f"{name}_credit.CREDIT", {**run, "beta": 0.02, "rows_per_call": 64})

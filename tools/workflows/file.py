@@ -10,7 +10,7 @@ from .parts import Group, Part, Workflow
 
 TITLE, GAP, MARGIN, GROUP_TITLE, BETWEEN = 30, 24, 10, 46, 20  # px; a node's title stands above its position
 SLOT, WIDGET, TEXT, BOTTOM = 20, 24, 60, 16
-VIEW = {"scale": 0.58, "offset": [130, 170]}  # where the page looks first: all of it, beside the page's own bars, with text still drawn
+VIEW = {"scale": 0.58, "offset": [130, 230]}  # where the page looks first: all of it, beside the page's own bars, with text still drawn
 PACK = "stepwise-flow-grpo"
 
 

@@ -8,6 +8,7 @@ from .shared import (
     NARROW,
     held_out,
     held_out_prompts,
+    live_lora,
     negative,
     note,
     ours,
@@ -66,7 +67,7 @@ def workflow(family: Family) -> Workflow:
         family.name,
         (
             ((note(text, 400),), (column("Recommended", GREY, NARROW, Part("table", ours("RecommendedSettings"), {"model": family.model}, room=130)),)),
-            ((column("1  Your model", BLUE, NARROW, *family.loaders, *_sampling(family), Part("live", ours("LiveLoRA"), {"model": model}, run)),),),
+            ((column("1  Your model", BLUE, NARROW, *family.loaders, *_sampling(family), live_lora("live", model, run)),),),
             ((column("2  Prompts", BLUE, NARROW, *_prompts(family)),),),
             ((column("3  Steps and rollout", GREEN, NARROW, *made, roll),),),
             ((column("4  Reward", GREEN, MIDDLE, *scoring),), (column("5  Training", BROWN, MIDDLE, train),)),

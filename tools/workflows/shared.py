@@ -5,6 +5,7 @@ from typing import Any
 from .parts import BLUE, GREY, NEGATIVE, POSITIVE, PURPLE, Group, Part, column
 
 NARROW, MIDDLE, HALF = 318, 338, 300  # column widths, px
+SAYS = 48  # what a node says about its work, below its widgets, px
 WIDE = 2 * HALF + 40  # two groups and what lies between them
 Values = dict[str, Any]
 
@@ -17,6 +18,10 @@ def ours(name: str) -> str:
 def note(text: str, room: int, id: int = 0, width: int = NARROW) -> Group:
     """The frame with the note that is read first."""
     return column("Start here", GREY, width, Part("note", "MarkdownNote", values={"text": text}, title="Read me first", room=room, id=id))
+
+
+def live_lora(key: str, model: str, run: Values, id: int = 0) -> Part:
+    return Part(key, ours("LiveLoRA"), {"model": model}, run, id=id, room=SAYS)
 
 
 def prompts(links: dict[str, str], lines: list[str], count: int, key: str = "prompts", title: str = "", room: int = 0, id: int = 0, **values: Any) -> Part:
@@ -37,12 +42,12 @@ def negative(clip: str, id: int = 0) -> Part:
 def sampler(key: str, model: str, positive: str, links: dict[str, str], values: Values | None = None, id: int = 0) -> Part:
     """The rollout; ``links`` are those that replace a widget, such as {"cfg": "table.cfg"}."""
     inputs = {"model": model, "positive": positive, "negative": "negative.CONDITIONING", "latent_image": "latent.LATENT", "sigmas": "schedule.SIGMAS"}
-    return Part(key, ours("StepwiseSDESampler"), {**inputs, **links}, values or {}, id=id, room=110)
+    return Part(key, ours("StepwiseSDESampler"), {**inputs, **links}, values or {}, id=id, room=SAYS + 220)
 
 
 def preview(key: str, model: str, vae: str, trajectory: str, values: Values | None = None, id: int = 0) -> Part:
     links = {"model": model, "vae": vae, "trajectory": trajectory, "reward": "reward.REWARD"}
-    return Part(key, ours("TweediePreviewReward"), links, values or {}, id=id)
+    return Part(key, ours("TweediePreviewReward"), links, values or {}, id=id, room=SAYS)
 
 
 def visualizer(key: str, credit: str, room: int = 530, id: int = 0) -> Part:
