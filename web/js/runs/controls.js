@@ -17,14 +17,7 @@ export function controls(context) {
     let run = null
     let offeredFor = ""
 
-    const start = button("pi-play", t("runs.start"), guarded(async () => {
-        const wanted = Math.floor(Number(until.value))
-        if (!run) return
-        if (!(wanted > run.version)) throw new Error(t("runs.queue.untilTooLow", { version: run.version }))
-        const of = run
-        await context.resume(of.name)
-        if (context.workflow(of.name).trains) await queueing.start(of, wanted)
-    }), { class: "sg-button sg-main" })
+    const start = button("pi-play", t("runs.start"), guarded(async () => run && startUntil(context, run, Math.floor(Number(until.value)))), { class: "sg-button sg-main" })
     const pause = button("pi-pause", t("runs.pause"), guarded(async () => run && context.pause(run.name)))
     const stop = button("pi-stop", t("runs.stop"), guarded(async () => run && context.stop(run.name)), { title: t("runs.stopHelp") })
     const keep = element("label", { class: "sg-row sg-keep" }, element("span", {}, t("runs.until")), until)
@@ -52,6 +45,16 @@ export function controls(context) {
             draw({ summary, alive, workflow: context.workflow(summary.name), told: queueing.get(), other: context.claims.other(summary.name) })
         },
     }
+}
+
+/**
+ * Resume the run and, where the open workflow trains it, keep queueing.
+ * @param {import("./panel.js").Context} context @param {Summary} run @param {number} until
+ */
+async function startUntil(context, run, until) {
+    if (!(until > run.version)) throw new Error(t("runs.queue.untilTooLow", { version: run.version }))
+    await context.resume(run.name)
+    if (context.workflow(run.name).trains) await context.queueing.start(run, until)
 }
 
 /**

@@ -33,10 +33,7 @@ export function versionCard(context, leave) {
         about.replaceChildren(...aboutVersion(context.address, run, version, heldOut))
     })
     const drawActions = whenChanged((/** @type {{run: string, n: number, canGoBack: boolean}} */ { run, n, canGoBack }) => {
-        const back = canGoBack ? button("pi-undo", t("runs.back.here"), () => actions.append(backQuestion(context, run, n))) : null
-        const pin = button("pi-bookmark", t("runs.pin.pin"), () => context.pin(run, n))
-        const unpin = button("pi-refresh", t("runs.pin.unpin"), () => context.pin(run, NEWEST))
-        actions.replaceChildren(element("div", { class: "sg-row sg-wrap" }, pin, unpin, back))
+        actions.replaceChildren(buttons(context, run, n, canGoBack ? () => actions.append(backQuestion(context, run, n)) : null))
     })
 
     return {
@@ -54,6 +51,13 @@ export function versionCard(context, leave) {
         },
         close: () => note?.close(),
     }
+}
+
+/** @param {import("./panel.js").Context} context @param {string} run @param {number} n @param {(() => void) | null} goBack */
+function buttons(context, run, n, goBack) {
+    const pin = button("pi-bookmark", t("runs.pin.pin"), () => context.pin(run, n))
+    const unpin = button("pi-refresh", t("runs.pin.unpin"), () => context.pin(run, NEWEST))
+    return element("div", { class: "sg-row sg-wrap" }, pin, unpin, goBack ? button("pi-undo", t("runs.back.here"), goBack) : null)
 }
 
 /** @param {(path: string) => string} address @param {string} run @param {Version} version @param {number | null} heldOut */
