@@ -54,7 +54,10 @@ def main() -> int:
 def forward(command: str, arguments: list[str]) -> int:
     """The other commands: tools/<command>.py inside the virtual environment; it parses its own options."""
     drives_browser = command == "pictures" or (command == "bench" and arguments[:1] == ["page"])
-    return run(prepare(ROOT, dev=drives_browser), ROOT / "tools" / "run.py", command, *arguments)
+    place = prepare(ROOT, dev=drives_browser)
+    if drives_browser:
+        browser.ensure()
+    return run(place, ROOT / "tools" / "run.py", command, *arguments)
 
 
 def model(command: str, arguments: list[str]) -> int:
@@ -72,19 +75,13 @@ def test(command: str, arguments: list[str]) -> int:
     return run(place, "-m", "pytest", *([] if wants_browser else ["-m", "not browser"]), *left)
 
 
-def pictures(command: str, arguments: list[str]) -> int:
-    place = prepare(ROOT, dev=True)
-    browser.ensure()
-    return run(place, ROOT / "tools" / "run.py", command, *arguments)
-
-
 def setup(command: str, arguments: list[str]) -> int:
     place = prepare(ROOT, repair=True)
     print(f"ComfyUI  {place.comfyui}\nPython   {place.python}\npack     {place.pack}\nready in {place.seconds:.0f} s")
     return 0
 
 
-COMMANDS = {"model": model, "test": test, "pictures": pictures, "setup": setup}
+COMMANDS = {"model": model, "test": test, "setup": setup}
 
 
 def run(place: Setup, *command: str | Path) -> int:
