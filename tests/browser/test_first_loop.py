@@ -17,7 +17,7 @@ SHOTS = Path(__file__).resolve().parent / "shots"
 def take_picture(page) -> None:
     """The whole workflow, at a size at which the page still draws text."""
     page.set_viewport_size({"width": 2560, "height": 1200})
-    page.evaluate("Object.assign(window.app.canvas.ds, {scale: 0.76, offset: [100, 500]}); window.app.canvas.setDirty(true, true)")
+    page.evaluate("Object.assign(window.app.canvas.ds, {scale: 0.76, offset: [100, 120]}); window.app.canvas.setDirty(true, true)")
     page.wait_for_timeout(1500)
     SHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SHOTS / "first_loop.png")

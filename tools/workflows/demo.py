@@ -93,10 +93,11 @@ def stepwise_against_uniform() -> Workflow:
         Part("schedule", "BasicScheduler", {"model": "demo.MODEL"}, {"steps": 10}),
     )
     reward = Part("reward", ours("PlacementReward"))
+    lives = [live_lora(f"{name}_live", "demo.MODEL", {"run_name": f"against_{name}"}) for name in ("stepwise", "uniform")]
     return Workflow(
         "stepwise_against_uniform",
         (
-            ((note(AGAINST, 400, width=MIDDLE),), (column("Shared model, reward", BLUE, MIDDLE, Part("demo", ours("DemoModel")), reward),)),
+            ((note(AGAINST, 340, width=MIDDLE),), (column("Model, reward, LoRAs", BLUE, MIDDLE, Part("demo", ours("DemoModel")), reward, *lives),)),
             ((column("Shared prompts, steps", BLUE, NARROW, *common, held_out_prompts("demo.CLIP", held_out_lines())),),),
             (
                 (_lane("stepwise", "Stepwise: each step is paid what it earned", GREEN, "centred"),),
@@ -107,13 +108,12 @@ def stepwise_against_uniform() -> Workflow:
 
 
 def _lane(name: str, title: str, colour: str, scheme: str) -> Group:
-    """One run: LoRA and score, rollout, training, credit, held-out pictures."""
+    """One run: rollout, score, training, credit, held-out pictures."""
     run: Values = {"run_name": f"against_{name}"}
     model, made = f"{name}_live.MODEL", f"{name}_sampler.TRAJECTORY"
-    live = live_lora(f"{name}_live", "demo.MODEL", run)
     roll = sampler(f"{name}_sampler", model, "prompts.positive", {"seed": "iteration.INT"}, SCORED)
     scored = preview(f"{name}_credit", model, "demo.VAE", made, {**SCORED, "credit_scheme": scheme})
     train = trainer(f"{name}_trainer", made, f"{name}_credit.CREDIT", {**run, "beta": 0.02, "rows_per_call": 64})
     show = visualizer(f"{name}_show", f"{name}_credit.CREDIT")
     look = held_out(f"{name}_looks", model, "demo.VAE", {}, SCORED)
-    return Group(title, colour, ((live, scored), (roll,), (train,), (show,), (look,)), (MIDDLE, NARROW, NARROW, 430, HALF))
+    return Group(title, colour, ((roll,), (scored,), (train,), (show,), (look,)), (NARROW, MIDDLE, NARROW, 430, HALF))

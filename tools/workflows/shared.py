@@ -5,7 +5,7 @@ from typing import Any
 from .parts import BLUE, GREY, NEGATIVE, POSITIVE, PURPLE, Group, Part, column
 
 NARROW, MIDDLE, HALF = 318, 338, 300  # column widths, px
-SAYS = 48  # what a node says about its work, below its widgets, px
+SAYS, SHOWS = 48, 220  # what a node says about its work below its widgets, and the pictures it shows meanwhile, px
 WIDE = 2 * HALF + 40  # two groups and what lies between them
 Values = dict[str, Any]
 
@@ -42,12 +42,12 @@ def negative(clip: str, id: int = 0) -> Part:
 def sampler(key: str, model: str, positive: str, links: dict[str, str], values: Values | None = None, id: int = 0) -> Part:
     """The rollout; ``links`` are those that replace a widget, such as {"cfg": "table.cfg"}."""
     inputs = {"model": model, "positive": positive, "negative": "negative.CONDITIONING", "latent_image": "latent.LATENT", "sigmas": "schedule.SIGMAS"}
-    return Part(key, ours("StepwiseSDESampler"), {**inputs, **links}, values or {}, id=id, room=SAYS + 220)
+    return Part(key, ours("StepwiseSDESampler"), {**inputs, **links}, values or {}, id=id, room=SAYS + SHOWS)
 
 
 def preview(key: str, model: str, vae: str, trajectory: str, values: Values | None = None, id: int = 0) -> Part:
     links = {"model": model, "vae": vae, "trajectory": trajectory, "reward": "reward.REWARD"}
-    return Part(key, ours("TweediePreviewReward"), links, values or {}, id=id, room=SAYS)
+    return Part(key, ours("TweediePreviewReward"), links, values or {}, id=id, room=SAYS + SHOWS)
 
 
 def visualizer(key: str, credit: str, room: int = 530, id: int = 0) -> Part:
