@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..training import control
 from ..training.job import FOLDER, RunFolder, all_runs, read_json
+from ..training.looks import read_looks
 from .handover import command
 
 RUNS = 200  # at most, the most lately active ones
@@ -166,14 +166,7 @@ def versions(run: RunFolder, events: list[dict[str, Any]], looked_at: set[int]) 
 
 def looks_of(run: RunFolder) -> list[dict[str, Any]]:
     """What is told about the held-out pictures, without their prompts, by version; at most the newest ``EVENTS``."""
-    folder = run.path / "looks"
-    names = sorted((int(found[1]), name) for name in tried([], os.listdir, folder) if (found := re.fullmatch(_LOOK, name)))
-    read = [(version, tried(None, read_json, folder / name)) for version, name in names[-EVENTS:]]
-    return [{**clean({key: value for key, value in look.items() if key != "prompts"}), "version": version} for version, look in read if isinstance(look, dict)]
-
-
-def look_picture(run: RunFolder, version: int) -> Path:
-    return run.path / "looks" / f"v{version:06d}.jpg"
+    return [clean({key: value for key, value in look.items() if key != "prompts"}) for look in tried([], read_looks, run)[-EVENTS:]]
 
 
 def file_of(path: Path, wrong: list[str]) -> dict[str, Any]:

@@ -39,5 +39,5 @@ def _read(path: Path) -> dict[str, Any] | None:
         look = json.loads(retry_sharing(path.read_bytes))
         whole = isinstance(look["version"], int) and look["version"] >= 0 and isinstance(look["series"], str) and isinstance(look["prompts"], list)
         return look if whole and (look["reward_mean"] is None or math.isfinite(look["reward_mean"])) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from ...training import control
 from ...training.job import RunFolder
+from ...training.looks import look_picture
 from .. import run_view
 from .guard import Ask, Picture, Refused, action, reading
 
@@ -26,7 +27,7 @@ def picture(ask: Ask) -> Picture:
     run, version, kind = ask.run(), number(ask.parts["version"], "the version"), ask.query.get("kind", "look")
     if kind not in PICTURES:
         raise Refused(400, "kind must be look or best")
-    found = Picture(run_view.look_picture(run, version), "image/jpeg") if kind == "look" else Picture(run.picture_file(version), "image/png")
+    found = Picture(look_picture(run, version), "image/jpeg") if kind == "look" else Picture(run.picture_file(version), "image/png")
     if not found.path.is_file():
         raise Refused(404, f"the run {run.name!r} has no picture of version {version} of this kind")
     return found
