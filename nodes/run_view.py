@@ -70,7 +70,7 @@ def summary(run: RunFolder) -> dict[str, Any]:
     job, latest, status = read("job.json"), read("latest.json"), read("status.json")
     if not job and not wrong:
         wrong.append("job.json is gone: put it back, or choose another run name")
-    version, said = latest.get("version", 0), status.get("message")
+    version = latest.get("version", 0)
     base = job.get("base") if isinstance(job.get("base"), dict) else {}
     kind, paused = "headless" if base.get("kind") == "diffusers" else "graph", control.is_paused(run)
     return {

@@ -11,6 +11,7 @@ The page's routes write them; the trainer reads them. Each may be written or rem
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def ask_to_go_back(run: RunFolder, version: int | None) -> None:
     if version is not None:
         write_json(run.path / "requests" / f"{time.time_ns():020d}-go_back.json", {"kind": "go_back", "version": version})
     for path in earlier:
-        path.unlink(missing_ok=True)
+        retry_sharing(partial(path.unlink, missing_ok=True))
 
 
 def why_not_back(run: RunFolder, version: int) -> str:

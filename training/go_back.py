@@ -39,6 +39,8 @@ def answer_alone(folder: RunFolder, request: Path) -> None:
 
 def answer(folder: RunFolder, request: Path) -> None:
     """Do what a file in requests/ asks, or say why it cannot be done; then the file is removed."""
+    if not request.is_file():
+        return  # taken back since it was listed
     id = f"back-{request.stem.split('-')[0]}"
     try:
         if all(event["experience"] != id for event in folder.events()):  # else a crash came between commit and removal
@@ -49,7 +51,7 @@ def answer(folder: RunFolder, request: Path) -> None:
     except CannotGoBack as error:
         log.warning("%s stays at its version: %s", folder.name, error)
         rest(folder, f"Did not go back: {error}")
-    request.unlink(missing_ok=True)
+    retry_sharing(lambda: request.unlink(missing_ok=True))
 
 
 def wanted(request: Path) -> int:

@@ -1,6 +1,6 @@
 """A run on disk: the only channel between graph and trainer. Standard library only.
 
-Nodes write job.json, inbox/ and looks/; the trainer writes everything else. Every file is written whole, then renamed.
+Nodes write job.json, inbox/ and looks/; the page's routes write paused, requests/ and notes.json; the trainer writes everything else. Every file is written whole, then renamed.
 """
 
 # <output>/stepwise_grpo/<run>/   job.json  latest.json  events.jsonl  status.json  inbox/  rejected/  dropped/  state/  looks/

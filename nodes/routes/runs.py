@@ -23,6 +23,10 @@ def detail(ask: Ask) -> dict[str, Any]:
     return run_view.detail(ask.run(), number(ask.query.get("after", "0"), "after"))
 
 
+def summary(ask: Ask) -> dict[str, Any]:
+    return {"summary": run_view.summary(ask.run())}
+
+
 def picture(ask: Ask) -> Picture:
     run, version, kind = ask.run(), number(ask.parts["version"], "the version"), ask.query.get("kind", "look")
     if kind not in PICTURES:
@@ -119,6 +123,7 @@ def after_action(run: RunFolder) -> dict[str, Any]:
 ROUTES = (
     web.get(f"{PLACE}/runs", reading(overview)),
     web.get(f"{PLACE}/runs/{{run}}", reading(detail)),
+    web.get(f"{PLACE}/runs/{{run}}/summary", reading(summary)),
     web.get(f"{PLACE}/runs/{{run}}/pictures/{{version}}", reading(picture)),
     web.post(f"{PLACE}/runs/{{run}}/pause", action(pause)),
     web.post(f"{PLACE}/runs/{{run}}/resume", action(resume)),

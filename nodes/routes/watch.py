@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +99,10 @@ async def keep_watching(server: Any) -> None:
 
 def start(server: Any) -> None:
     """Begin to watch when the server starts to serve."""
-    tasks: list[asyncio.Task] = []
 
-    async def begin(app: Any) -> None:
-        tasks.append(asyncio.get_running_loop().create_task(keep_watching(server)))
+    async def watching(_: Any) -> AsyncIterator[None]:
+        task = asyncio.create_task(keep_watching(server))
+        yield
+        task.cancel()
 
-    async def end(app: Any) -> None:
-        for task in tasks:
-            task.cancel()
-
-    server.app.on_startup.append(begin)
-    server.app.on_cleanup.append(end)
+    server.app.cleanup_ctx.append(watching)

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import { path, pieces } from "../../web/js/draw/line_chart.js"
-import { extent, linear, shown, signed, ticks } from "../../web/js/draw/scales.js"
+import { extent, linear, shown, ticks } from "../../web/js/draw/scales.js"
 
 test("a scale maps its ends, and one value alone to the middle", () => {
     const scale = linear(0, 4, 10, 30)
@@ -25,7 +25,6 @@ test("ticks are round, within the range, and free of rounding noise", () => {
 
 test("numbers are short", () => {
     assert.deepEqual([0, 0.12345, -0.5, 12345, 1e-5, null, NaN].map(shown), ["0", "0.123", "−0.5", "12300", "1.0e−5", "–", "–"])
-    assert.deepEqual([0.25, -0.25, 0].map(signed), ["+0.25", "−0.25", "0"])
 })
 
 test("a gap divides a line", () => {

@@ -3,7 +3,8 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { colour } from "../../web/js/runs/heat.js"
+import { mixed } from "../../web/js/draw/colours.js"
+import { SCALE } from "../../web/js/runs/heat.js"
 import { isLinked, pin, pinned, runOf } from "../../web/js/runs/pins.js"
 import { stateOf } from "../../web/js/runs/run_list.js"
 import { heatCells, nearest, seriesOf, strongestStep } from "../../web/js/runs/series.js"
@@ -37,10 +38,10 @@ test("cells of the heat map are means over neighbours, at most as many as asked 
 })
 
 test("the colour scale is even: each colour lighter than the one before", () => {
-    const light = [0, 0.2, 0.4, 0.6, 0.8, 1].map((share) => { const [r, g, b] = colour(share); return 0.2126 * r + 0.7152 * g + 0.0722 * b })
+    const light = [0, 0.2, 0.4, 0.6, 0.8, 1].map((share) => { const [r, g, b] = mixed(SCALE, share); return 0.2126 * r + 0.7152 * g + 0.0722 * b })
     assert.deepEqual(light, light.toSorted((a, b) => a - b))
-    assert.deepEqual(colour(2), [254, 232, 56])
-    assert.deepEqual(colour(-1), [0, 34, 78])
+    assert.deepEqual(mixed(SCALE, 2), [254, 232, 56])
+    assert.deepEqual(mixed(SCALE, -1), [0, 34, 78])
 })
 
 test("the nearest version", () => {

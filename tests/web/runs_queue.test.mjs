@@ -6,10 +6,10 @@ import { test } from "node:test"
 import { createClaims } from "../../web/js/runs/claim.js"
 import { fateOf, inFlight, queueOne, takeOut } from "../../web/js/runs/prompts.js"
 import { Queueing } from "../../web/js/runs/queue_loop.js"
-import { made, nextStep, offered, seen } from "../../web/js/runs/queue_until.js"
+import { given, nextStep, offered, seen } from "../../web/js/runs/queue_until.js"
 
 const summary = (more = {}) => ({ name: "a", kind: "graph", version: 3, phase: "waiting", message: "", at: 0, waiting: 0, paused: false, going_back_to: null, reward: null, base: "", rejected: 0, dropped: 0, ...more })
-const intent = (more = {}) => ({ run: "a", until: 6, prompt: null, made: 0, version: 3, dropped: 0, ...more })
+const intent = (more = {}) => ({ run: "a", until: 6, prompt: null, given: 0, version: 3, dropped: 0, ...more })
 const here = { trains: true, linked: false, fixedSeeds: [], pinned: [] }
 const step = (ofIntent, ofRun, fate = null, workflow = here) => {
     const { act, key } = nextStep(intent(ofIntent), { summary: ofRun && summary(ofRun), fate, workflow })
@@ -20,15 +20,15 @@ const ended = { state: "success" }
 test("queue, wait for the prompt, queue again, end at the version", () => {
     assert.equal(step({}, {}), "queue")
     assert.equal(step({ prompt: "p" }, {}, { state: "waiting" }), "wait")
-    assert.equal(step({ prompt: "p", made: 3 }, { version: 4 }, ended), "queue")
-    assert.equal(step({ prompt: "p", made: 5 }, { version: 6 }, ended), "done")
-    assert.equal(step({ prompt: "p", made: 5 }, { version: 6 }, { state: "waiting" }), "done")
+    assert.equal(step({ prompt: "p", given: 3 }, { version: 4 }, ended), "queue")
+    assert.equal(step({ prompt: "p", given: 5 }, { version: 6 }, ended), "done")
+    assert.equal(step({ prompt: "p", given: 5 }, { version: 6 }, { state: "waiting" }), "done")
 })
 
 test("what waits for the trainer counts, so that the end is not passed, and at most two wait", () => {
-    assert.equal(step({ prompt: "p", made: 3, until: 4 }, { waiting: 1 }, ended), "wait")
-    assert.equal(step({ prompt: "p", made: 3 }, { waiting: 1 }, ended), "queue")
-    assert.equal(step({ prompt: "p", made: 4, until: 99 }, { waiting: 2 }, ended), "wait")
+    assert.equal(step({ prompt: "p", given: 3, until: 4 }, { waiting: 1 }, ended), "wait")
+    assert.equal(step({ prompt: "p", given: 3 }, { waiting: 1 }, ended), "queue")
+    assert.equal(step({ prompt: "p", given: 4, until: 99 }, { waiting: 2 }, ended), "wait")
 })
 
 test("every reason to stop", () => {
@@ -36,19 +36,18 @@ test("every reason to stop", () => {
     assert.equal(step({ prompt: "p" }, { paused: true }, { state: "waiting" }), "stop paused")
     assert.equal(step({ prompt: "p" }, {}, { state: "error", message: "x" }), "stop failed")
     assert.equal(step({ prompt: "p" }, {}, { state: "cancelled" }), "stop cancelled")
-    assert.equal(step({ prompt: "p", made: 3 }, {}, ended), "stop nothingNew")
+    assert.equal(step({ prompt: "p", given: 3 }, {}, ended), "stop nothingNew")
     assert.equal(step({}, {}, null, { ...here, trains: false }), "stop noNode")
     assert.equal(step({}, {}, null, { ...here, trains: false, linked: true }), "stop linked")
     assert.equal(step({}, {}, null, { ...here, pinned: [2] }), "stop pinned")
-    assert.equal(step({ prompt: "p", made: 4 }, { dropped: 2 }, ended), "stop dropped")
-    assert.equal(step({ prompt: "p", made: 3 }, { dropped: 1 }, ended), "queue")
-    assert.equal(step({}, null), "stop gone")
+    assert.equal(step({ prompt: "p", given: 4 }, { dropped: 2 }, ended), "stop dropped")
+    assert.equal(step({ prompt: "p", given: 3 }, { dropped: 1 }, ended), "queue")
 })
 
 test("drops count from the last version that came", () => {
     assert.deepEqual(seen(intent(), summary({ version: 4, dropped: 5 })), intent({ version: 4, dropped: 5 }))
     assert.deepEqual(seen(intent(), summary({ dropped: 5 })), intent())
-    assert.equal(made(summary({ version: 3, waiting: 1, rejected: 2, dropped: 4 })), 10)
+    assert.equal(given(summary({ version: 3, waiting: 1, rejected: 2, dropped: 4 })), 10)
     assert.equal(offered(3), 13)
 })
 

@@ -26,9 +26,9 @@ FIRST = """# First loop: fine-tune by reward
 
 **1.** Start the trainer once and leave it open: double-click `start_trainer.bat` (Windows) or run `start_trainer.sh` in this pack's folder. Forgot it? *GRPO LoRA Trainer* shows the command; nothing is lost.
 
-**2.** Press **Run**. Each press is one iteration: pictures, scores, credit, one new version of the LoRA. Set the batch count beside Run to 30 and let it work.
+**2.** Press **Run**. Each press is one iteration: pictures, scores, credit, one new version of the LoRA. Then open **Stepwise GRPO** in the sidebar, press **Start**, and watch it work.
 
-**3.** Watch *Credit Visualizer*: blue steps made the picture better, red ones worse. The reward in *GRPO LoRA Trainer* should climb from about 0.6 to above 0.85, and so should that of *Held-Out Pictures*, whose prompts are never trained on.
+**3.** Watch *Credit Visualizer*: blue steps made the picture better, orange-red ones worse. The reward in *GRPO LoRA Trainer* should climb from about 0.6 to above 0.85, and so should that of *Held-Out Pictures*, whose prompts are never trained on.
 
 **Your own model:** open the workflow *sd35*, *flux*, *qwen_image* or *z_image*, or replace *Demo Model* by *Base Model*, CLIP and VAE by their own loaders, the prompts by yours, and the reward by one you like. Change `run_name` in *Live LoRA* and *GRPO LoRA Trainer*."""
 
@@ -38,7 +38,7 @@ The same model, prompts and noise train two runs. The upper row gives each step 
 
 **1.** Start the trainer once and leave it open: `start_trainer.bat` (Windows) or `start_trainer.sh` in this pack's folder. One trainer serves both runs.
 
-**2.** Press **Run**. Each press is one iteration of both. Set the batch count beside Run to 30 and let it work.
+**2.** Press **Run**. Each press is one iteration of both. Then open **Stepwise GRPO** in the sidebar, press **Start**, and watch it work.
 
 **3.** Compare the reward of the two *Held-Out Pictures*: same prompts, same seed. The runs *stepwise* and *uniform* also show their curves in the sidebar.
 

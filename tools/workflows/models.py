@@ -27,7 +27,7 @@ NOTE = """# Fine-tune {title}
 
 **2.** Press **Run**. Each press is one iteration: 4 prompts x 8 pictures, scores, credit, one new version of the LoRA. *Recommended Settings* fills in steps, cfg, size and the rest for your file.
 
-**3.** Set the batch count beside Run to 30 and watch *Held-Out Pictures*: made every fifth version, from prompts that are not trained on.
+**3.** Open **Stepwise GRPO** in the sidebar, press **Start**, and watch *Held-Out Pictures*: made every fifth version, from prompts that are not trained on.
 
 **Make it yours:** write your own prompts, a dozen or more, as different as what you will make. *Warmth Reward* needs no download and is there to see the loop work: replace it by a reward you like. Another `run_name` in *Live LoRA* and *GRPO LoRA Trainer* starts a new run. Out of memory? Lower width and height, or *rows_per_call*."""
 

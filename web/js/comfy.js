@@ -26,13 +26,15 @@ export function onServer(name, listener) {
     return () => events.removeEventListener(name, handler)
 }
 
+/** @param {object} [body] makes it a POST @returns {RequestInit | undefined} */
+const post = (body) => body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }
+
 /**
  * The JSON answer of one of our routes; a refusal is an Error with the server's own sentence.
  * @param {string} path below /stepwise_grpo @param {object} [body] makes it a POST
  */
 export async function ask(path, body) {
-    const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }
-    const answer = await api.fetchApi(ROOT + path, options)
+    const answer = await api.fetchApi(ROOT + path, post(body))
     const data = await answer.json().catch(() => ({ error: `${answer.status} ${answer.statusText}` }))
     if (!answer.ok) throw new Error(data.error ?? `${answer.status} ${answer.statusText}`)
     return data
@@ -60,7 +62,7 @@ export const toast = (severity, summary, detail) => app.extensionManager.toast.a
 export function nodesOfType(type) {
     /** @param {any} graph @returns {GraphNode[]} */
     const within = (graph) => graph.nodes.flatMap((/** @type {GraphNode} */ node) => (node.type === type ? [node] : node.subgraph ? within(node.subgraph) : []))
-    return within(app.rootGraph ?? app.graph)
+    return [...new Set(within(app.rootGraph ?? app.graph))] // two uses of one subgraph share its nodes
 }
 
 /** Queue the open workflow once, as the Run button does. */
@@ -80,7 +82,7 @@ export const pageId = () => api.clientId ?? ""
  * @param {string} path @param {object} [body] makes it a POST
  */
 export async function askComfy(path, body) {
-    const answer = await api.fetchApi(path, body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })
+    const answer = await api.fetchApi(path, post(body))
     if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`)
     const text = await answer.text()
     return text ? JSON.parse(text) : null
@@ -143,7 +145,7 @@ let words
 
 /** Make `t` of words.js speak the page's language. Await it before anything is drawn. */
 export function loadWords() {
-    words ??= fetchWords()
+    words ??= fetchWords().catch(() => {}) // without them the page shows the keys of its texts
     return words
 }
 

@@ -1,9 +1,9 @@
 // The map's colours: blue = made it better, orange-red = made it worse, pale = nothing. Lightness falls to both ends, so that
 // they are told apart with every common colour blindness; pale lies in the middle on dark and on light pages alike.
 
-/** @typedef {[number, number, number]} Colour - red, green, blue, 0 to 255 */
+import { mixed, ramp } from "../draw/colours.js"
 
-/** @type {Colour[]} from -limit to +limit, evenly spaced */
+/** @type {import("../draw/colours.js").Colour[]} from -limit to +limit, evenly spaced */
 const STOPS = [
     [122, 30, 8],
     [201, 74, 28],
@@ -16,17 +16,12 @@ const STOPS = [
 
 /**
  * The colour of a value; beyond the limit it stays the end's.
- * @param {number | null} value @param {number} limit above 0 @returns {Colour}
+ * @param {number | null} value @param {number} limit above 0
  */
-export function colourOf(value, limit) {
-    const place = ((Math.max(-1, Math.min(1, (value ?? 0) / limit)) + 1) / 2) * (STOPS.length - 1)
-    const below = Math.min(Math.floor(place), STOPS.length - 2)
-    const mix = (/** @type {number} */ channel) => Math.round(STOPS[below][channel] + (STOPS[below + 1][channel] - STOPS[below][channel]) * (place - below))
-    return [mix(0), mix(1), mix(2)]
-}
+export const colourOf = (value, limit) => mixed(STOPS, ((value ?? 0) / limit + 1) / 2)
 
 /** The legend's bar as a CSS background. */
-export const gradient = () => `linear-gradient(to right, ${STOPS.map((colour) => `rgb(${colour.join(" ")})`).join(", ")})`
+export const gradient = () => ramp(STOPS)
 
 /**
  * The map as pixels, a row a member and a column a step: RGBA for ImageData.

@@ -46,7 +46,7 @@ function put(node) {
  */
 function live(node, widget) {
     const restore = async () => {
-        await loadWords().catch(() => {}) // texts show as their keys; nothing else depends on them
+        await loadWords()
         const id = node.properties[PROPERTY]
         if (typeof id === "string" && /^[0-9a-f]{16}$/.test(id)) await widget.show(id)
         else widget.empty()

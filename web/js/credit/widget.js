@@ -25,6 +25,7 @@ const OTHER_PROMPT = /** @type {{[key: string]: number}} */ ({ "[": -1, PageUp: 
 export class CreditWidget {
     /** @type {string} the view that is shown or on its way */
     #id = ""
+    #shownId = "" // of the view that is drawn; #id runs ahead while another loads
     /** @type {View | null} */
     #view = null
     /** @type {Group | null} */
@@ -76,6 +77,7 @@ export class CreditWidget {
             const missing = lacking(view)
             if (missing) return this.say(t("credit.other", { missing }))
             this.#view = view
+            this.#shownId = id
             await this.#choose(mostTelling(view))
         } catch (error) {
             if (id === this.#id) this.say(sentence(error))
@@ -111,10 +113,10 @@ export class CreditWidget {
         this.#drawn = this.#draw(view, this.#group)
         if (focused) this.#drawn.map.focus({ preventScroll: true })
         this.#update()
-        const id = this.#id
+        const id = this.#shownId // another may be on its way
         // Without its pictures, as after the files were removed in between, the map is still worth looking at.
         await thumbnails?.load(this.store.picture(id, index)).catch(() => {})
-        if (thumbnails !== this.#thumbnails || id !== this.#id) return thumbnails?.close()
+        if (thumbnails !== this.#thumbnails || id !== this.#shownId) return thumbnails?.close()
         this.#update()
         this.root.dataset.drawn = `${id} ${index}`
     }

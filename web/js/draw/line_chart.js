@@ -21,7 +21,8 @@ import { extent, linear, shown, ticks } from "./scales.js"
  * @property {string} label what a screen reader says
  */
 
-const MARGIN = { left: 44, right: 10, top: 8, bottom: 20 }
+/** Around the lines, px. */
+export const MARGIN = { left: 44, right: 10, top: 8, bottom: 20 }
 
 /**
  * The chart as an SVG element, and the places of its axes.

@@ -47,9 +47,3 @@ export function shown(value) {
     if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1).replace("e+", "e").replace("-", "−")
     return String(Number(value.toPrecision(3))).replace("-", "−")
 }
-
-/**
- * The same with its sign, for gains.
- * @param {number} value
- */
-export const signed = (value) => (value > 0 ? "+" : "") + shown(value)

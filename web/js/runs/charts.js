@@ -1,10 +1,10 @@
 // The live curves of the open run. They share their x, the version; pointing at one shows that version's values in all.
 
 import { element, svg } from "../draw/elements.js"
-import { lineChart } from "../draw/line_chart.js"
+import { lineChart, MARGIN } from "../draw/line_chart.js"
 import { shown } from "../draw/scales.js"
 import { t } from "../words.js"
-import { heatMap, LEFT, RIGHT } from "./heat.js"
+import { heatMap } from "./heat.js"
 import { whenChanged } from "./parts.js"
 import { nearest, seriesOf, strongestStep } from "./series.js"
 
@@ -71,7 +71,7 @@ export class Charts {
         const { versions } = this.#series
         const chart = this.area.querySelector("svg")
         if (!chart || !versions.length) return
-        const share = (event.clientX - chart.getBoundingClientRect().left - LEFT) / (this.#width - RIGHT - LEFT)
+        const share = (event.clientX - chart.getBoundingClientRect().left - MARGIN.left) / (this.#width - MARGIN.right - MARGIN.left)
         const [first, last] = [versions[0], versions[versions.length - 1]]
         this.#point(nearest(versions, first + share * (last - first)))
     }
@@ -115,7 +115,7 @@ function chartBox({ key, height, lines, values, range, off }) {
             const all = lines(series)
             const highest = Math.max(...all.flatMap((line) => line.values.map((one) => one ?? 0)))
             const chart = lineChart({ width, height, xs: series.versions, lines: all, marks, range: range && [range[0], Math.max(range[1], highest)], label: t(`runs.chart.${key}`) })
-            const cursor = svg("line", { class: "sg-cursor", y1: 8, y2: height - 20, visibility: "hidden" })
+            const cursor = svg("line", { class: "sg-cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" })
             chart.root.append(cursor)
             drawn = { x: chart.x, cursor }
             body.replaceChildren(chart.root)

@@ -40,7 +40,8 @@ export function controls(context) {
         /** @param {Summary} summary @param {boolean} alive */
         update(summary, alive) {
             run = summary
-            if (offeredFor !== summary.name) until.value = String(offered(summary.version))
+            const reached = !(Number(until.value) > summary.version) && document.activeElement !== until
+            if (offeredFor !== summary.name || reached) until.value = String(offered(summary.version))
             offeredFor = summary.name
             draw({ summary, alive, workflow: context.workflow(summary.name), told: queueing.get(), other: context.claims.other(summary.name) })
         },

@@ -40,6 +40,7 @@ function pinNodes(run, version) {
 /** @param {string} run @param {(id: string) => Promise<void>} [interrupt] */
 async function halt(run, interrupt) {
     if (queueing.get().intent?.run === run) queueing.stop()
+    await queueing.look() // a prompt may be on its way to the queue; only there it can be taken out
     await store.act(run, "pause")
     const taken = await takeOut(comfy.askComfy, run, interrupt)
     if (taken) comfy.toast("info", t("runs.takenOut", { n: taken }))

@@ -2,7 +2,7 @@
 
 import { element } from "../draw/elements.js"
 import { t } from "../words.js"
-import { said } from "./store.js"
+import { said, single } from "./store.js"
 
 const QUIET = 1000 // ms
 const LETTERS = 4000 // as the server takes
@@ -18,7 +18,8 @@ export class NoteField {
     /** @param {string} label @param {(text: string) => Promise<void>} save */
     constructor(label, save) {
         this.save = save
-        this.field = element("textarea", { class: "sg-input", rows: 3, maxlength: LETTERS, "aria-label": label, placeholder: label, input: () => this.#typed(), blur: () => void this.#store() })
+        this.store = single(() => this.#store()) // one at a time: an older answer must not bring an older text back
+        this.field = element("textarea", { class: "sg-input", rows: 3, maxlength: LETTERS, "aria-label": label, placeholder: label, input: () => this.#typed(), blur: () => void this.store() })
         this.root = element("label", { class: "sg-note" }, element("span", { class: "sg-row" }, element("span", { class: "sg-grow" }, label), this.#said), this.field)
     }
 
@@ -32,13 +33,13 @@ export class NoteField {
 
     /** Save now what is typed, before the field goes away. */
     close() {
-        void this.#store()
+        void this.store()
     }
 
     #typed() {
         this.#said.textContent = ""
         clearTimeout(this.#timer)
-        this.#timer = setTimeout(() => this.#store(), QUIET)
+        this.#timer = setTimeout(this.store, QUIET)
     }
 
     async #store() {

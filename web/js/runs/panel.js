@@ -69,6 +69,8 @@ function openRun(context) {
     const below = element("div", {}, boxes.charts.root, strip.root, noted)
     const root = element("div", { class: "sg-open" }, element("header", {}, element("div", { class: "sg-row" }, title, chip), base), boxes.health.root, boxes.controls.root, below)
     const note = noteOfRun(context, noted)
+    /** @type {import("./store.js").Detail | null} */
+    let drawn = null // a detail is never changed, only replaced
 
     return {
         root,
@@ -84,7 +86,8 @@ function openRun(context) {
             base.textContent = [summary.base, t(`runs.kind.${summary.kind}`)].filter(Boolean).join(" · ")
             boxes.controls.update(summary, trainer?.alive ?? false)
             below.hidden = boxes.health.root.hidden = !detail
-            if (!detail) return
+            if (!detail || detail === drawn) return
+            drawn = detail
             boxes.health.update(detail)
             boxes.charts.update(detail)
             strip.update(summary.name, detail)

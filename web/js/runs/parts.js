@@ -56,6 +56,15 @@ export function question(text, yes, act) {
 }
 
 /**
+ * Ask in a box that holds one question at a time.
+ * @param {Element} root @param {Parameters<typeof question>} what
+ */
+export function askIn(root, ...what) {
+    root.querySelector(".sg-question")?.remove()
+    root.append(question(...what))
+}
+
+/**
  * How long ago, for people.
  * @param {number} seconds
  */

@@ -1,6 +1,7 @@
 // ComfyUI's queue as the sidebar needs it: what is in it of a run, what became of a prompt, one more prompt.
 
-const TRAINER = "StepwiseGRPO_GRPOLoRATrainer"
+import { TRAINER } from "./workflow.js"
+
 const PATIENCE = 10 // looks for a prompt just queued
 const PAUSE = 200 // ms between them
 

@@ -1,6 +1,6 @@
 // Does what queue_until.js says: one prompt in flight at most, awake on the server's messages, across a reload of the page.
 
-import { made, nextStep, seen } from "./queue_until.js"
+import { given, nextStep, seen } from "./queue_until.js"
 import { said, single } from "./store.js"
 
 /** @typedef {import("./queue_until.js").Intent} Intent */
@@ -22,7 +22,6 @@ const KEY = "stepwise_grpo.intent"
 const AWAKE = ["stepwise_grpo.runs", "status", "execution_success", "execution_error", "execution_interrupted", "reconnected"]
 const LOOK_ANYWAY = 5000 // ms, in case a message was lost
 const GRACE = 10 // s after a reload until the page has opened its workflow again
-const NOTHING_AFTER = 999999999 // a version: the answer then holds no events
 
 export class Queueing {
     /** @type {Told} */
@@ -50,7 +49,7 @@ export class Queueing {
 
     /** @param {import("./store.js").Summary} run @param {number} until */
     start(run, until) {
-        return this.#begin({ run: run.name, until, prompt: null, made: 0, version: run.version, dropped: run.dropped })
+        return this.#begin({ run: run.name, until, prompt: null, given: 0, version: run.version, dropped: run.dropped })
     }
 
     /** No further prompt; the one in flight goes on. */
@@ -81,8 +80,8 @@ export class Queueing {
     /** @param {Intent} intent */
     async #begin(intent) {
         if (this.#told.intent && this.#told.intent !== intent) this.#finish("")
-        this.#sleep()
         if (!(await this.page.claims.take(intent.run, intent.until))) return this.#set(null, { run: intent.run, key: "elsewhere" })
+        this.#sleep()
         const timer = setInterval(this.look, LOOK_ANYWAY)
         this.#ends = [...AWAKE.map((name) => this.page.onServer(name, this.look)), () => clearInterval(timer)]
         this.#set(intent, { run: intent.run })
@@ -92,9 +91,9 @@ export class Queueing {
     async #look() {
         const intent = this.#told.intent
         if (!intent || this.#leaving) return
-        if (!this.page.claims.isMine(intent.run)) return this.#finish("elsewhere")
-        this.page.claims.renew(intent.run, intent.until)
         try {
+            if (!this.page.claims.isMine(intent.run)) return this.#finish("elsewhere")
+            this.page.claims.renew(intent.run, intent.until)
             await this.#go(intent)
         } catch (error) {
             if (this.#goesOn(intent)) this.#finish("failed", { why: said(error) })
@@ -112,8 +111,8 @@ export class Queueing {
         const other = step.act === "queue" ? await this.page.inFlight(intent.run) : null
         if (!this.#goesOn(intent)) return
         if (step.act === "stop" || step.act === "done") return this.#finish(step.key ?? "done", step.values)
-        if (other) return this.#set({ ...seen(intent, summary), prompt: other, made: -1 })
-        if (step.act === "queue") return this.#queue({ ...seen(intent, summary), prompt: null, made: made(summary) })
+        if (other) return this.#set({ ...seen(intent, summary), prompt: other, given: -1 })
+        if (step.act === "queue") return this.#queue({ ...seen(intent, summary), prompt: null, given: given(summary) })
         if (seen(intent, summary) !== intent) this.#set(seen(intent, summary))
     }
 
@@ -124,7 +123,7 @@ export class Queueing {
 
     /** @param {string} run @returns {Promise<import("./store.js").Summary>} */
     async #summaryOf(run) {
-        return (await this.page.ask(`/runs/${encodeURIComponent(run)}?after=${NOTHING_AFTER}`)).summary
+        return (await this.page.ask(`/runs/${encodeURIComponent(run)}/summary`)).summary
     }
 
     /** @param {Intent} intent */

@@ -6,10 +6,10 @@
  * @typedef {object} Intent what this tab set out to do
  * @property {string} run @property {number} until
  * @property {string | null} prompt the one in flight
- * @property {number} made what the run had been given when that was queued
+ * @property {number} given what the run had been given when that was queued
  * @property {number} version @property {number} dropped at the last version that came
  */
-/** @typedef {{summary: Summary | null, fate: Fate | null, workflow: Workflow}} Now */
+/** @typedef {{summary: Summary, fate: Fate | null, workflow: Workflow}} Now */
 /** @typedef {{trains: boolean, linked: boolean, fixedSeeds: string[], pinned: number[]}} Workflow what the open workflow says of the run */
 /** @typedef {{act: "queue" | "wait" | "done" | "stop", key?: string, values?: {[name: string]: string | number}}} Step */
 
@@ -19,13 +19,12 @@ export const AHEAD = 2
 export const DROPS = 2
 
 /** Everything the run was ever given, whatever became of it. @param {Summary} run */
-export const made = (run) => run.version + run.waiting + run.rejected + run.dropped
+export const given = (run) => run.version + run.waiting + run.rejected + run.dropped
 
 /**
  * @param {Intent} intent @param {Now} now @returns {Step}
  */
 export function nextStep(intent, { summary, fate, workflow }) {
-    if (!summary) return stop("gone")
     if (summary.paused) return stop("paused")
     if (fate?.state === "error") return stop("failed", { why: fate.message ?? "" })
     if (fate?.state === "cancelled") return stop("cancelled")
@@ -33,7 +32,7 @@ export function nextStep(intent, { summary, fate, workflow }) {
     if (!workflow.trains) return stop(workflow.linked ? "linked" : "noNode")
     if (workflow.pinned.length) return stop("pinned", { version: workflow.pinned[0] })
     if (fate?.state === "waiting") return { act: "wait" }
-    if (fate && made(summary) <= intent.made) return stop("nothingNew")
+    if (fate && given(summary) <= intent.given) return stop("nothingNew")
     if (summary.dropped - intent.dropped >= DROPS) return stop("dropped")
     if (summary.waiting >= AHEAD || summary.version + summary.waiting >= intent.until) return { act: "wait" }
     return { act: "queue" }
@@ -44,9 +43,9 @@ const stop = (key, values) => ({ act: "stop", key, values })
 
 /**
  * The intent with what is known by now: drops count from the last version that came.
- * @param {Intent} intent @param {Summary | null} summary @returns {Intent}
+ * @param {Intent} intent @param {Summary} summary @returns {Intent}
  */
-export const seen = (intent, summary) => (summary && summary.version > intent.version ? { ...intent, version: summary.version, dropped: summary.dropped } : intent)
+export const seen = (intent, summary) => (summary.version > intent.version ? { ...intent, version: summary.version, dropped: summary.dropped } : intent)
 
 /** The version to offer as the end. @param {number} newest */
 export const offered = (newest) => newest + 10

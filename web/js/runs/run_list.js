@@ -19,7 +19,7 @@ export function stateOf(run, trainerAlive) {
     if (run.going_back_to !== null) return { key: "goingBack", level: "busy" }
     if (run.paused) return { key: "paused", level: "quiet" }
     if (run.phase === "loading" || run.phase === "training") return { key: run.phase, level: "busy" }
-    if (run.kind === "headless") return { key: run.phase === "stopped" ? "stopped" : "watched", level: "quiet" }
+    if (run.kind === "headless") return { key: ["stopped", "done"].includes(run.phase) ? run.phase : "watched", level: "quiet" }
     if (run.waiting && !trainerAlive) return { key: "needsTrainer", level: "look" }
     return run.waiting ? { key: "queued", level: "busy" } : { key: "idle", level: "quiet" }
 }

@@ -55,7 +55,7 @@ export class Store {
 
     /** Ask once, then listen; returns what ends the listening. */
     start() {
-        const ends = [this.onServer(MESSAGE, (news) => this.#hear(news)), this.onServer("reconnected", () => (this.#again(), this.refresh()))]
+        const ends = [this.onServer(MESSAGE, (news) => this.#hear(news)), this.onServer("reconnected", () => this.#anew())]
         this.#again()
         this.refresh()
         return () => ends.forEach((end) => end())
@@ -120,7 +120,8 @@ export class Store {
     async #more() {
         const name = this.#state.open
         if (name === null) return
-        const known = this.#whole ? null : this.#state.detail
+        const whole = this.#whole
+        const known = whole ? null : this.#state.detail
         const [since, actsBefore, newest] = [this.#told.get(name), this.#acts, known?.events.at(-1)?.version ?? 0]
         this.#whole = false
         try {
@@ -131,6 +132,7 @@ export class Store {
             this.#set({ detail: { ...extended(known, answer), notes }, detailError: "" })
             if (this.#told.get(name) === since) this.#set({ runs: merged(this.#state.runs, [answer.summary]) })
         } catch (error) {
+            this.#whole ||= whole
             if (this.#state.open === name) this.#set({ detailError: said(error) })
         }
     }
@@ -139,6 +141,14 @@ export class Store {
     #again() {
         this.#whole = true
         return this.more()
+    }
+
+    /** After the connection was lost, perhaps to a server whose clock is another. */
+    #anew() {
+        this.#told.clear()
+        this.#set({ now: 0 })
+        this.#again()
+        this.refresh()
     }
 
     /** @param {any} news */
@@ -168,11 +178,14 @@ export function single(work) {
     let running = null
     let wanted = false
     const run = async () => {
-        while (wanted) {
-            wanted = false
-            await work()
+        try {
+            while (wanted) {
+                wanted = false
+                await work()
+            }
+        } finally {
+            running = null
         }
-        running = null
     }
     return () => {
         wanted = true

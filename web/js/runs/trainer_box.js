@@ -2,7 +2,7 @@
 
 import { element } from "../draw/elements.js"
 import { t } from "../words.js"
-import { ago, button, copyable, question, whenChanged } from "./parts.js"
+import { ago, askIn, button, copyable, whenChanged } from "./parts.js"
 
 /** @typedef {import("./store.js").State} State */
 
@@ -17,7 +17,7 @@ export function trainerBox({ store, guarded }) {
 
     /** @param {import("./store.js").Trainer} trainer */
     function alive(trainer) {
-        const ask = () => root.append(question(t("runs.trainer.stopQuestion"), t("runs.trainer.stop"), guarded(() => store.stopTrainer())))
+        const ask = () => askIn(root, t("runs.trainer.stopQuestion"), t("runs.trainer.stop"), guarded(() => store.stopTrainer()))
         const stop = trainer.stopping ? null : button("", t("runs.trainer.stop"), ask, { class: "sg-button sg-link" })
         const text = t(trainer.stopping ? "runs.trainer.stopping" : "runs.trainer.alive")
         const host = element("span", { class: "sg-quiet" }, trainer.host ?? "")
@@ -38,7 +38,7 @@ export function trainerBox({ store, guarded }) {
         /** @param {State} state */
         update(state) {
             const { at = null, ...trainer } = state.trainer ?? {}
-            const waiting = state.runs.reduce((sum, run) => sum + run.waiting, 0)
+            const waiting = state.trainer?.alive ? 0 : state.runs.reduce((sum, run) => sum + run.waiting, 0) // told only while nobody takes them
             draw({ trainer: state.trainer && /** @type {any} */ (trainer), waiting })
             heard.textContent = at === null ? "" : t("runs.trainer.heard", { ago: ago(nowOf(state) - at) }) // while it is alive its beats are no news
         },

@@ -4,7 +4,7 @@ import { element } from "../draw/elements.js"
 import { shown } from "../draw/scales.js"
 import { t } from "../words.js"
 import { NoteField } from "./notes.js"
-import { button, copyable, question, whenChanged } from "./parts.js"
+import { askIn, button, copyable, whenChanged } from "./parts.js"
 import { NEWEST } from "./pins.js"
 import { pictureOf } from "./versions.js"
 
@@ -22,8 +22,11 @@ export function versionCard(context, leave) {
     let note = null
 
     // Each part for itself: a version that arrives must not take the field away in which someone types.
-    const drawNote = whenChanged((/** @type {{run: string, n: number}} */ { run, n }) => {
+    const drawNote = whenChanged((/** @type {{run: string, n: number} | null} */ of) => {
         note?.close()
+        note = null
+        if (!of) return
+        const { run, n } = of
         note = new NoteField(t("runs.note.ofVersion", { n }), (text) => context.store.act(run, "notes", { version: n, text }))
         title.textContent = t("runs.versions.version", { n })
         root.setAttribute("aria-label", t("runs.versions.version", { n }))
@@ -33,7 +36,7 @@ export function versionCard(context, leave) {
         about.replaceChildren(...aboutVersion(context.address, run, version, heldOut))
     })
     const drawActions = whenChanged((/** @type {{run: string, n: number, canGoBack: boolean}} */ { run, n, canGoBack }) => {
-        actions.replaceChildren(buttons(context, run, n, canGoBack ? () => actions.append(backQuestion(context, run, n)) : null))
+        actions.replaceChildren(buttons(context, run, n, canGoBack ? () => askIn(actions, ...backQuestion(context, run, n)) : null))
     })
 
     return {
@@ -41,12 +44,12 @@ export function versionCard(context, leave) {
         /** @param {string} run @param {Detail} detail @param {Version | null} version */
         update(run, detail, version) {
             root.hidden = !version
-            if (!version) return note?.close()
+            if (!version) return drawNote(null)
             const n = version.version
             const newest = detail.versions.at(-1)?.version ?? 0
             drawNote({ run, n })
             drawAbout({ run, version, heldOut: detail.looks.find((one) => one.version === n)?.reward_mean ?? null })
-            drawActions({ run, n, canGoBack: detail.summary.kind === "graph" && n > 0 && n < newest })
+            drawActions({ run, n, canGoBack: n > 0 && n < newest })
             note?.update(detail.notes[String(n)] ?? "")
         },
         close: () => note?.close(),
@@ -82,10 +85,10 @@ function facts(version, heldOut) {
 }
 
 /**
- * What going back does, and whether it is wanted.
- * @param {import("./panel.js").Context} context @param {string} run @param {number} version
+ * What going back does, and whether it is wanted: what `question` takes.
+ * @param {import("./panel.js").Context} context @param {string} run @param {number} version @returns {Parameters<typeof import("./parts.js").question>}
  */
 export function backQuestion(context, run, version) {
     const newest = context.store.get().detail?.versions.at(-1)?.version ?? 0
-    return question(t("runs.back.question", { n: version, next: newest + 1 }), t("runs.back.yes"), context.guarded(() => context.store.act(run, "go_back", { version })))
+    return [t("runs.back.question", { n: version, next: newest + 1 }), t("runs.back.yes"), context.guarded(() => context.store.act(run, "go_back", { version }))]
 }
