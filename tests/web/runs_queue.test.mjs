@@ -102,6 +102,7 @@ function page(more = {}) {
             inFlight: async () => it.foreign,
             fateOf: async (id) => it.fates[id] ?? { state: "waiting" },
             storage: it.tab,
+            clock: it.clock,
             claims: createClaims(it.shared, name),
         })
     return it
@@ -170,6 +171,28 @@ test("after a reload it goes on with the prompt in flight; a second page does no
     far.end()
     await settle()
     assert.deepEqual([far.queued, far.run.version, after.get().key], [2, 5, "done"])
+})
+
+test("requests that fail for a moment end nothing and queue nothing; for long they end it", async () => {
+    let now = 0
+    const far = page({ clock: () => now })
+    const queueing = far.open()
+    far.broken = true
+    await queueing.start(far.run, 6)
+    await settle()
+    assert.deepEqual([far.queued, queueing.get().intent?.run], [0, "a"])
+    now = 14
+    far.broken = false
+    far.wake()
+    await settle()
+    assert.equal(far.queued, 1)
+    far.broken = true
+    far.wake()
+    await settle()
+    now = 30
+    far.wake()
+    await settle()
+    assert.deepEqual([far.queued, queueing.get().key, queueing.get().values.why], [1, "failed", "gone"])
 })
 
 test("a page that the browser kept goes on when it is shown again", async () => {

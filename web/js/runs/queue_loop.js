@@ -14,6 +14,7 @@ import { said, single } from "./store.js"
  * @property {(run: string) => Promise<string | null>} inFlight a prompt in the queue that trains the run: of a batch, of another page, of before a reload
  * @property {(id: string) => Promise<import("./prompts.js").Fate>} fateOf
  * @property {Storage} storage of this tab
+ * @property {() => number} [clock] s
  * @property {ReturnType<typeof import("./claim.js").createClaims>} claims
  */
 /** @typedef {{intent: Intent | null, run: string, key: string, values: {[name: string]: string | number}}} Told - `key`: how it ended, "" while it goes on */
@@ -21,6 +22,7 @@ import { said, single } from "./store.js"
 const KEY = "stepwise_grpo.intent"
 const AWAKE = ["stepwise_grpo.runs", "status", "execution_success", "execution_error", "execution_interrupted", "reconnected"]
 const LOOK_ANYWAY = 5000 // ms, in case a message was lost
+const SILENT = 15 // s: requests fail while ComfyUI restarts, or while the page asks whether it may be left; longer is a failure
 const GRACE = 10 // s after a reload until the page has opened its workflow again
 
 export class Queueing {
@@ -31,11 +33,14 @@ export class Queueing {
     /** @type {(() => void)[]} */
     #ends = []
     #resumedAt = -Infinity // s
+    /** @type {number | null} since when no request was answered, s */
+    #silentSince = null
     #leaving = false // requests fail while the page goes away; that ends nothing
 
     /** @param {Page} page */
     constructor(page) {
         this.page = page
+        this.clock = page.clock ?? (() => performance.now() / 1000)
         this.look = single(() => this.#look())
     }
 
@@ -73,12 +78,13 @@ export class Queueing {
     async resume() {
         const kept = JSON.parse(this.page.storage.getItem(KEY) ?? "null")
         if (!kept || this.#told.intent) return
-        this.#resumedAt = performance.now() / 1000
+        this.#resumedAt = this.clock()
         await this.#begin(kept)
     }
 
     /** @param {Intent} intent */
     async #begin(intent) {
+        this.#silentSince = null
         if (this.#told.intent && this.#told.intent !== intent) this.#finish("")
         if (!(await this.page.claims.take(intent.run, intent.until))) return this.#set(null, { run: intent.run, key: "elsewhere" })
         this.#sleep()
@@ -95,8 +101,10 @@ export class Queueing {
             if (!this.page.claims.isMine(intent.run)) return this.#finish("elsewhere")
             this.page.claims.renew(intent.run, intent.until)
             await this.#go(intent)
+            this.#silentSince = null
         } catch (error) {
-            if (this.#goesOn(intent)) this.#finish("failed", { why: said(error) })
+            this.#silentSince ??= this.clock()
+            if (this.clock() - this.#silentSince >= SILENT && this.#told.intent && !this.#leaving) this.#finish("failed", { why: said(error) })
         }
     }
 
@@ -107,7 +115,7 @@ export class Queueing {
         let summary = await this.#summaryOf(intent.run)
         let step = nextStep(intent, { summary, fate, workflow })
         if (step.key === "nothingNew") step = nextStep(intent, { summary: (summary = await this.#summaryOf(intent.run)), fate, workflow }) // a commit fell between two reads
-        if (["noNode", "linked"].includes(step.key ?? "") && performance.now() / 1000 - this.#resumedAt < GRACE) step = { act: "wait" }
+        if (["noNode", "linked"].includes(step.key ?? "") && this.clock() - this.#resumedAt < GRACE) step = { act: "wait" }
         const other = step.act === "queue" ? await this.page.inFlight(intent.run) : null
         if (!this.#goesOn(intent)) return
         if (step.act === "stop" || step.act === "done") return this.#finish(step.key ?? "done", step.values)
