@@ -73,6 +73,7 @@ def summary(run: RunFolder) -> dict[str, Any]:
     version = latest.get("version", 0)
     base = job.get("base") if isinstance(job.get("base"), dict) else {}
     kind, paused = "headless" if base.get("kind") == "diffusers" else "graph", control.is_paused(run)
+    said = None if status.get("phase") == "paused" and not paused else status.get("message")  # resumed, and the trainer has not said so yet
     return {
         "name": run.name,
         "kind": kind,
