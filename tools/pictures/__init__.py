@@ -20,7 +20,7 @@ from . import made, shots, thumbnails
 from .drawing import save, with_title
 
 HELP = ROOT / "web" / "docs" / "images"
-HELP_LIMIT = 40 * 1024
+HELP_LIMIT, SIDEBAR_LIMIT = 40 * 1024, 80 * 1024  # bytes
 RUN = "my_first_run"
 RECOMMEND = """() => {
     const graph = window.app.graph, node = window.LiteGraph.createNode('StepwiseGRPO_RecommendedSettings');
@@ -77,6 +77,8 @@ def take(page: Any, server: ComfyServer, learnt: made.Learnt, compared: made.Com
     """All pictures, from one page."""
     open_page(page, server)
     press_run(page, server)
+    save(shots.sidebar(page), HELP / "sidebar.jpg", SIDEBAR_LIMIT)
+    page.set_viewport_size({"width": 1920, "height": 1080})
     there = page.evaluate("window.app.graph.nodes.map(node => node.type)")
     kinds = [name for name in server.object_info() if name.startswith("StepwiseGRPO_")]
     for kind in sorted(kinds, key=lambda kind: kind not in there):  # the others clear the canvas

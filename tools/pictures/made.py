@@ -95,14 +95,15 @@ def learn(server: ComfyServer, file: Path, iterations: int) -> Learnt:
     lines = list(dict.fromkeys(text for text, _ in local.held_out()))[:40]
     graph[held_out]["inputs"] |= {"prompts": "\n".join(lines), "prompts_per_iteration": len(lines)}
     shown, run = show(graph, look, 0), RunFolder(server.output, graph[nodes_of(graph, "GRPOLoRATrainer")[0]]["inputs"]["run_name"])
-    looking, training = without(graph, "StepwiseSDESampler"), without(graph, "HeldOutPictures", "CreditVisualizer")
+    looking, training = without(graph, "StepwiseSDESampler"), without(graph_of(server, file), "CreditVisualizer")
     learnt.before = pictures_of(server, server.run(looking), shown)
+    before = read_json(run.look_file(0))["rewards"]  # training looks at version 0 too, with fewer prompts
     for i in range(iterations):
         training[prompts]["inputs"]["iteration"] = training[sampler]["inputs"]["seed"] = i
         server.run(training)
     learnt.after = pictures_of(server, server.run(looking), shown)
     learnt.rewards = [event["reward_mean"] for event in run.events()]
-    learnt.scores = list(zip(*(read_json(run.look_file(version))["rewards"] for version in (0, run.latest()["version"]))))
+    learnt.scores = list(zip(before, read_json(run.look_file(run.latest()["version"]))["rewards"]))
     return learnt
 
 

@@ -70,6 +70,18 @@ def node(page: Any, kind: str) -> Picture:
     return _shot(page, x - 6, y - TITLE - 6, width + 12, height + TITLE + 12, min(1.25, 1000 / height))
 
 
+def sidebar(page: Any) -> Picture:
+    """The sidebar tab, as long as it is."""
+    page.set_viewport_size({"width": 1920, "height": 1400})
+    page.locator(".stepwise-grpo-tab-button").click()
+    panel = page.locator(".sg-panel")
+    panel.get_by_text("Versions").first.wait_for()
+    page.wait_for_timeout(2000)  # pictures load when they are seen
+    shot = Image.open(BytesIO(panel.screenshot())).convert("RGB")
+    page.locator(".stepwise-grpo-tab-button").click()
+    return shot
+
+
 def _shot(page: Any, x: float, y: float, width: float, height: float, scale: float) -> Picture:
     """A part of the canvas, in the canvas's own units, below and beside the page's bars."""
     page.evaluate(LOOK_AT, [LEFT / scale - x, TOP / scale - y, scale])
