@@ -48,7 +48,7 @@ def place(comfyui_folder, pack_folder, tmp_path_factory, little) -> Iterator[Sim
         def start_trainer() -> None:
             if it.trainer is None:
                 it.trainer = Trainer(pack_folder, server.output, folder / "trainer.log")
-            wait_until(it.run.trainer_is_alive, 60)
+            wait_until(it.run.trainer_is_alive, 180)
 
         def iterate() -> None:
             graph = api_form(json.loads(little.read_text("utf-8")), server.object_info())
