@@ -96,25 +96,18 @@ def check(trajectory: Trajectory, credit: Credit, run: RunFolder) -> None:
 
 
 def wait_for(run: RunFolder, id: str, progress: Progress) -> dict[str, Any] | None:
-    """What became of the experience, or None when no trainer is there to take it. Cancelling leaves it queued."""
+    """What became of the experience, or None when nobody will take it soon: no trainer, or a paused run, which must not hold ComfyUI's queue."""
     while (fate := run.fate(id)) is None:
-        if not run.trainer_is_alive():
-            return None
         status = read_json(run.path / "status.json") or {}
-        progress.to(STAGES.get(status.get("phase"), 0), 3)
-        progress.say(waiting_for(run, status))
+        phase = status.get("phase")
+        if not run.trainer_is_alive() or (control.is_paused(run) and phase not in STAGES):
+            return None
+        progress.to(STAGES.get(phase, 0), 3)
+        progress.say((phase != "paused" and status.get("message")) or "waiting for the trainer")
         progress.check()
         time.sleep(POLL)
     progress.to(3, 3)
     return fate
-
-
-def waiting_for(run: RunFolder, status: dict[str, Any]) -> str:
-    """What the waiting node says: what the trainer does with the run, or that the run is paused."""
-    phase = status.get("phase")
-    if phase not in STAGES and control.is_paused(run):
-        return f"{control.PAUSED} Cancelling only ends the waiting"
-    return (phase != "paused" and status.get("message")) or "waiting for the trainer"
 
 
 def outcome(run: RunFolder, fate: dict[str, Any] | None, wait: bool) -> Result:
@@ -140,8 +133,10 @@ def summary(run: RunFolder, event: dict[str, Any]) -> str:
 def queued(run: RunFolder, wait: bool) -> str:
     count = len(run.waiting())
     line = f"Queued for the trainer ({count} waiting)."
+    if control.is_paused(run):
+        return f"{line} {control.PAUSED}"
     if not wait and run.trainer_is_alive():
-        return f"{line} {control.PAUSED}" if control.is_paused(run) else line
+        return line
     return f"{line} No trainer answers: it is not running, or its disk is full. Start it and leave it open; nothing is lost:\n{command(run.output)}"
 
 

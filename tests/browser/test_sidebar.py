@@ -253,7 +253,7 @@ def test_pinned_in_live_lora_and_applied(page, complaints, trained, little):
     panel = opened(page, trained, little)
     panel.locator(".sg-tile[data-version='2']").click()
     panel.get_by_role("button", name="Pin in Live LoRA").click()
-    page.get_by_text("1 Live LoRA nodes now use version 2.").wait_for()
+    page.get_by_text("Live LoRA now uses version 2").wait_for()
     assert live_loras(page) == [2]
     expect(page, "Live LoRA is pinned to version 2.")
     shot(page, "pinned", top=False)

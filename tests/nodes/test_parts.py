@@ -266,20 +266,15 @@ def test_a_version_that_is_too_old_to_train_on_is_told_at_once(version, newest, 
         handover.check(trajectory, earned, run)
 
 
-def test_the_waiting_node_says_that_the_run_is_paused(tmp_path):
+def test_an_iteration_of_a_paused_run_is_not_waited_for(tmp_path):
     from stepwise_grpo.nodes import handover
     from stepwise_grpo.training import control
 
     run = handover.RunFolder(tmp_path, "r")
-    said = lambda **status: handover.waiting_for(run, status)
-    assert said() == "waiting for the trainer" and said(phase="waiting", message="trying again") == "trying again"
-    assert said(phase="paused", message=control.PAUSED) == "waiting for the trainer"  # resumed, and the trainer has not said so yet
     control.pause(run, True)
-    for status in ({}, {"phase": "waiting", "message": "old"}, {"phase": "paused", "message": control.PAUSED}):
-        assert control.PAUSED in said(**status) and "Resume" in said(**status) and "ancelling" in said(**status)
-    assert said(phase="training", message="training version 2") == "training version 2"  # the update that was running
     run.queue(b"x")
     write_json(run.output / "stepwise_grpo" / "trainer.json", {"at": time.time()})
-    assert control.PAUSED in handover.queued(run, wait=False)
+    assert handover.wait_for(run, "0" * 64, None) is None
+    assert all(control.PAUSED in handover.queued(run, wait) for wait in (False, True))
     control.pause(run, False)
     assert control.PAUSED not in handover.queued(run, wait=False)
