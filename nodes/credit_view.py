@@ -35,7 +35,7 @@ def store(credit: Credit, output: Path) -> str:
     text = json.dumps(view, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
     id = digest_of(text + (b"" if tiles is None else tiles.numpy().tobytes()))[:16]
     folder = folder_of(output) / id
-    if (folder / "view.json").is_file():
+    if is_whole(folder / "view.json", text):
         os.utime(folder)  # the newest again
         return id
     try:
@@ -47,6 +47,13 @@ def store(credit: Credit, output: Path) -> str:
         raise
     forget_old(folder.parent)
     return id
+
+
+def is_whole(path: Path, text: bytes) -> bool:
+    try:
+        return path.read_bytes() == text
+    except OSError:
+        return False
 
 
 def view_of(credit: Credit) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def queued(run: RunFolder, wait: bool) -> str:
         return f"{line} {control.PAUSED}"
     if not wait and run.trainer_is_alive():
         return line
-    return f"{line} No trainer answers: it is not running, or its disk is full. Start it and leave it open; nothing is lost:\n{command(run.output)}"
+    return f"{line} No trainer answers: it is not running, or its disk is full. Start it and leave it open; nothing is lost. The command is in the sidebar tab Stepwise GRPO too:\n{command(run.output)}"
 
 
 def command(output: Path) -> str:

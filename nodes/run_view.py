@@ -51,7 +51,7 @@ def is_run(run: RunFolder) -> bool:
 
 def activity(run: RunFolder) -> float:
     """When something last happened to the run, seconds since 1970; 0 where nothing tells."""
-    return max(tried(0.0, changed, run.path / name) for name in ("job.json", "latest.json", "status.json", "inbox"))
+    return max(tried(0.0, changed, run.path / name) for name in ("job.json", "latest.json", "status.json", "inbox", "looks"))
 
 
 def changed(path: Path) -> float:
@@ -68,18 +68,19 @@ def summary(run: RunFolder) -> dict[str, Any]:
     wrong: list[str] = []
     read = lambda name: file_of(run.path / name, wrong)
     job, latest, status = read("job.json"), read("latest.json"), read("status.json")
-    if not job and not wrong:
+    if not job and not wrong and (latest or status or tried([], run.waiting)):  # else its first pictures are being made
         wrong.append("job.json is gone: put it back, or choose another run name")
     version = latest.get("version", 0)
     base = job.get("base") if isinstance(job.get("base"), dict) else {}
     kind, paused = "headless" if base.get("kind") == "diffusers" else "graph", control.is_paused(run)
-    said = None if status.get("phase") == "paused" and not paused else status.get("message")  # resumed, and the trainer has not said so yet
+    said = status.get("message")
+    said = said if isinstance(said, str) and said != control.PAUSED else ""  # that it is paused the page says itself
     return {
         "name": run.name,
         "kind": kind,
         "version": version if is_count(version) else 0,
         "phase": phase(run, kind, status.get("phase"), paused),
-        "message": ". ".join(wrong) or (said[:LETTERS] if isinstance(said, str) else ""),
+        "message": ". ".join(wrong) or said[:LETTERS],
         "at": activity(run),
         "waiting": len(tried([], run.waiting)),
         "paused": paused,
@@ -116,11 +117,11 @@ def going_back_to(run: RunFolder) -> int | None:
 
 
 def newest_reward(run: RunFolder, version: Any) -> float | None:
-    """The mean reward of the newest version that has one, from the end of events.jsonl."""
+    """The mean reward of the newest version, from the end of events.jsonl; None where it came by going back."""
     for line in reversed(tried([], tail, run.path / "events.jsonl")):
         event = tried(None, json.loads, line)
-        if isinstance(event, dict) and is_number(event.get("reward_mean")) and is_count(event.get("version")) and is_count(version) and event["version"] <= version:
-            return event["reward_mean"]
+        if isinstance(event, dict) and is_count(event.get("version")) and is_count(version) and event["version"] <= version:
+            return event["reward_mean"] if is_number(event.get("reward_mean")) else None
     return None
 
 

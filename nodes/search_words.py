@@ -5,8 +5,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-LOOP = ["GRPO", "RL", "reinforcement learning", "fine-tune", "finetune"]
-REWARD = ["reward", "score", "RL", "GRPO"]
+LOOP = ["GRPO", "RL", "RLHF", "reinforcement learning", "fine-tune", "finetune", "learn"]
+REWARD = ["reward", "score", "aesthetic", "RL", "RLHF", "GRPO"]
 WORDS = {
     "StepwiseGRPO_BaseModel": [*LOOP, "load model", "diffusion model", "checkpoint loader", "train lora"],
     "StepwiseGRPO_DemoModel": [*LOOP, "toy model", "tiny model", "example", "test model", "no download"],
@@ -16,7 +16,7 @@ WORDS = {
     "StepwiseGRPO_StepwiseSDE": ["GRPO", "RL", "stochastic sampler", "SDE", "eta", "ancestral", "flow-grpo", "dance", "cps"],
     "StepwiseGRPO_TweediePreviewReward": [*LOOP, "reward", "score", "credit assignment", "advantage", "denoised preview", "x0"],
     "StepwiseGRPO_CreditVisualizer": [*LOOP, "heat map", "heatmap", "credit assignment", "chart", "plot", "curve", "reward", "score"],
-    "StepwiseGRPO_GRPOLoRATrainer": [*LOOP, "train lora", "lora training", "trainer", "learning rate", "policy gradient", "RLHF", "PPO"],
+    "StepwiseGRPO_GRPOLoRATrainer": [*LOOP, "train lora", "lora training", "trainer", "learning rate", "policy gradient", "PPO"],
     "StepwiseGRPO_LiveLoRA": [*LOOP, "load lora", "lora loader", "reload lora", "newest lora", "train lora"],
     "StepwiseGRPO_HeldOutPictures": [*LOOP, "validation", "evaluation", "test prompts", "sample images", "progress", "compare versions", "fixed seed"],
     "StepwiseGRPO_PlacementReward": [*REWARD, "position", "layout", "composition"],

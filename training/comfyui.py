@@ -106,5 +106,6 @@ def wait_for_place(output: Path, comfy: Path | None) -> dict[str, Any]:
             return record or {}
         if not said:
             logging.info("waiting for ComfyUI: start it once with this pack installed (looking in %s)", output)
+            logging.info("if it runs already, it has another output folder: take the command in its sidebar tab Stepwise GRPO, or say --output FOLDER")
             said = True
         time.sleep(1)

@@ -40,6 +40,13 @@ def forget_stop(output: Path) -> None:
         retry_sharing(lambda: stop_file(output).unlink(missing_ok=True))
 
 
+def forget_torn_files(runs: list[RunFolder]) -> None:
+    """Remove what a killed trainer left half-written. Only a trainer writes into these folders, and the caller is the only one."""
+    for folder in (folder for run in runs if not is_headless_now(run) for folder in (run.loras, run.state)):
+        for part in folder.glob(".*.part"):
+            part.unlink(missing_ok=True)
+
+
 def paused_file(run: RunFolder) -> Path:
     return run.path / "paused"
 
@@ -73,7 +80,9 @@ def ask_to_go_back(run: RunFolder, version: int | None) -> None:
 def why_not_back(run: RunFolder, version: int) -> str:
     """Why a run cannot go back to ``version``, in a sentence; empty where it can, as far as the names of files tell."""
     newest = (run.latest() or {}).get("version", 0)
-    if version == newest and newest:
+    if not newest:
+        return f"the run {run.name!r} has no version yet, so there is nothing to go back to"
+    if version == newest:
         return f"version {version} is the newest already"
     if not 0 < version < newest:
         return f"the run {run.name!r} has no version {version} to go back to; its versions are 1 to {newest}"

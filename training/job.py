@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 import time
 import unicodedata
 from dataclasses import MISSING, fields
@@ -50,7 +51,7 @@ def retry_sharing(action: Any, seconds: float = 2.0) -> Any:
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` beside ``path``, flush it to the disk, then rename: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{digest_of(path.name.encode())[:8]}.{os.getpid()}.part")  # short: Windows counts a path's letters
+    part = path.with_name(f".{digest_of(path.name.encode())[:8]}.{os.getpid()}.{threading.get_ident() % 10**6}.part")  # short: Windows counts a path's letters
     try:
         with open(part, "wb") as file:
             file.write(data)

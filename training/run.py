@@ -41,6 +41,7 @@ def run(output: Path, open_policy: Callable[[Job], Any], until: Callable[[], boo
         raise SystemExit(f"{_other_trainer(folder)} already serves {output}. Close it first, or leave this to it.") from None
     with lock:
         control.forget_stop(output)  # one that an earlier trainer did not live to see
+        control.forget_torn_files(all_runs(output))
         try:
             with Heartbeat(folder):
                 serve(output, open_policy, lambda: until() or control.stop_is_asked(output))

@@ -11,14 +11,14 @@ from ..credit_view import folder_of
 from .guard import Ask, Picture, Refused, reading
 
 PLACE = "/stepwise_grpo/credit"
-GONE = "this view is not stored any more (the newest 40 are kept): press Run again"
+GONE = "this view is not stored any more (the newest 40 are kept)"
 
 
 def view(ask: Ask) -> dict[str, Any]:
     try:
         found = read_json(folder(ask) / "view.json")
     except ValueError:
-        raise Refused(400, "this view is damaged: press Run again") from None
+        raise Refused(400, "this view is damaged") from None
     if found is None:
         raise Refused(404, GONE)
     return found

@@ -87,7 +87,7 @@ test("KL, clipping, groups that teach nothing", () => {
 test("what came before the run went back does not count", () => {
     const events = [...run(count(10, (i) => 0.9 - 0.05 * i)), { version: 11, at: 0, back_to: 3 }, ...run([0.8, 0.81]).map((event, i) => ({ ...event, version: 12 + i }))]
     assert.equal(verdict(events), "waiting tooFew")
-    assert.equal(verdict(events.slice(0, 11)), "waiting none")
+    assert.equal(verdict(events.slice(0, 11)), "waiting tooFew")
     assert.equal(verdict([...events, ...run(count(8, (i) => 0.8 + 0.02 * i)).map((event, i) => ({ ...event, version: 14 + i }))]), "good rising")
 })
 

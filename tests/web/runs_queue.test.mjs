@@ -31,15 +31,18 @@ test("what waits for the trainer counts, so that the end is not passed, and at m
     assert.equal(step({ prompt: "p", given: 4, until: 99 }, { waiting: 2 }, ended), "wait")
 })
 
+test("it waits while another workflow is open, or an older version is looked at", () => {
+    assert.equal(step({}, {}, null, { ...here, trains: false }), "wait")
+    assert.equal(step({ prompt: "p", given: 3 }, { version: 4 }, ended, { ...here, pinned: [2] }), "wait")
+    assert.equal(step({}, { version: 6 }, null, { ...here, trains: false }), "done")
+})
+
 test("every reason to stop", () => {
     assert.equal(step({}, { paused: true }), "stop paused")
     assert.equal(step({ prompt: "p" }, { paused: true }, { state: "waiting" }), "stop paused")
     assert.equal(step({ prompt: "p" }, {}, { state: "error", message: "x" }), "stop failed")
     assert.equal(step({ prompt: "p" }, {}, { state: "cancelled" }), "stop cancelled")
     assert.equal(step({ prompt: "p", given: 3 }, {}, ended), "stop nothingNew")
-    assert.equal(step({}, {}, null, { ...here, trains: false }), "stop noNode")
-    assert.equal(step({}, {}, null, { ...here, trains: false, linked: true }), "stop linked")
-    assert.equal(step({}, {}, null, { ...here, pinned: [2] }), "stop pinned")
     assert.equal(step({ prompt: "p", given: 4 }, { dropped: 2 }, ended), "stop dropped")
     assert.equal(step({ prompt: "p", given: 3 }, { dropped: 1 }, ended), "queue")
 })

@@ -170,12 +170,15 @@ test("a refusal is told in the server's words and gone when an answer comes", as
     assert.equal(store.get().detail.events.length, 1)
 })
 
-test("a run that is gone leaves the list, and the next one is opened", async () => {
+test("a run that is gone leaves the list, and none is opened in its place", async () => {
     const { store, far } = await opened({ a: 1, b: 2 })
     far.say("a", 1, {}, ["b"])
     await settle()
     assert.deepEqual(store.get().runs.map((run) => run.name), ["a"])
-    assert.equal(store.get().detail.summary.name, "a")
+    assert.deepEqual([store.get().open, store.get().detail], [null, null])
+    far.say("a", 2)
+    await settle()
+    assert.equal(store.get().open, null)
 })
 
 test("ended, it listens no more", async () => {

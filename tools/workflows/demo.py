@@ -7,6 +7,7 @@ from .shared import (
     HALF,
     MIDDLE,
     NARROW,
+    WIDGET,
     Values,
     held_out,
     held_out_prompts,
@@ -116,4 +117,4 @@ def _lane(name: str, title: str, colour: str, scheme: str) -> Group:
     train = trainer(f"{name}_trainer", made, f"{name}_credit.CREDIT", {**run, "beta": 0.02, "rows_per_call": 64})
     show = visualizer(f"{name}_show", f"{name}_credit.CREDIT")
     look = held_out(f"{name}_looks", model, "demo.VAE", {}, SCORED)
-    return Group(title, colour, ((roll,), (scored,), (train,), (show,), (look,)), (NARROW, MIDDLE, NARROW, 430, HALF))
+    return Group(title, colour, ((roll,), (scored,), (train,), (show,), (look,)), (NARROW, MIDDLE, NARROW, WIDGET, HALF))

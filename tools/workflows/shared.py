@@ -4,7 +4,7 @@ from typing import Any
 
 from .parts import BLUE, GREY, NEGATIVE, POSITIVE, PURPLE, Group, Part, column
 
-NARROW, MIDDLE, HALF = 318, 338, 300  # column widths, px
+NARROW, MIDDLE, HALF, WIDGET = 318, 338, 300, 590  # column widths, px; Credit Visualizer cannot be narrower than WIDGET
 SAYS, SHOWS = 48, 220  # what a node says about its work below its widgets, and the pictures it shows meanwhile, px
 WIDE = 2 * HALF + 40  # two groups and what lies between them
 Values = dict[str, Any]

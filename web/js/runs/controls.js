@@ -40,8 +40,12 @@ export function controls(context) {
         /** @param {Summary} summary @param {boolean} alive */
         update(summary, alive) {
             run = summary
+            const { intent } = queueing.get()
+            const active = intent?.run === summary.name ? intent : null
             const reached = !(Number(until.value) > summary.version) && document.activeElement !== until
-            if (offeredFor !== summary.name || reached) until.value = String(offered(summary.version))
+            if (active) until.value = String(active.until)
+            else if (offeredFor !== summary.name || reached) until.value = String(offered(summary.version))
+            until.disabled = active !== null
             offeredFor = summary.name
             draw({ summary, alive, workflow: context.workflow(summary.name), told: queueing.get(), other: context.claims.other(summary.name) })
         },
@@ -54,6 +58,7 @@ export function controls(context) {
  */
 async function startUntil(context, run, until) {
     if (!(until > run.version)) throw new Error(t("runs.queue.untilTooLow", { version: run.version }))
+    context.queueing.clear()
     await context.resume(run.name)
     if (context.workflow(run.name).trains) await context.queueing.start(run, until)
 }
@@ -84,14 +89,14 @@ export function messages({ summary, workflow, told, other, alive }) {
     const add = (key, level, text) => found.push({ key, level, text })
     if (summary.kind === "headless") add("headless", "quiet", t("runs.headless"))
     if (summary.going_back_to !== null) add("goingBack", "look", t(alive ? "runs.back.asked" : "runs.back.askedLater", { n: summary.going_back_to }))
-    if (summary.paused) add("paused", "quiet", t("runs.paused"))
+    if (summary.paused) add("paused", "quiet", t(["loading", "training"].includes(summary.phase) ? "runs.pausing" : "runs.paused"))
     if (told.intent?.run === summary.name) add("queueing", "quiet", t("runs.queue.going", { version: summary.version, until: told.intent.until }))
     else if (other) add("other", "quiet", t("runs.queue.other", { until: other.until }))
     else if (told.run === summary.name && told.key) add("ended", ["done", "paused"].includes(told.key) ? "quiet" : "look", t(`runs.queue.${told.key}`, told.values))
     if (summary.kind === "graph" && !workflow.trains) add("notHere", "quiet", t(workflow.linked ? "runs.queue.linked" : "runs.queue.notHere"))
     if (workflow.pinned.length) add("pinned", "look", t("runs.pin.note", { versions: workflow.pinned.join(", ") }))
     for (const node of workflow.trains ? workflow.fixedSeeds : []) add("seed", "look", t("runs.queue.fixedSeed", { node }))
-    if (summary.message && !summary.paused) add("message", "quiet", summary.message)
+    if (summary.message) add("message", "quiet", summary.message)
     if (summary.rejected) add("rejected", "look", t("runs.rejected", { n: summary.rejected }))
     return found
 }

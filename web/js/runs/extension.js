@@ -7,7 +7,7 @@ import { panel } from "./panel.js"
 import { NEWEST, pin } from "./pins.js"
 import { fateOf, inFlight, queueOne, takeOut } from "./prompts.js"
 import { Queueing } from "./queue_loop.js"
-import { Store, said } from "./store.js"
+import { MESSAGE, Store, said } from "./store.js"
 import { LIVE, workflowOf } from "./workflow.js"
 
 const TEMPLATES = "Comfy.BrowseTemplates"
@@ -69,6 +69,8 @@ function show(container) {
     close?.()
     close = panel(context, container)
 }
+
+comfy.onServer(MESSAGE, () => {}) // the page complains of messages that nobody listens to, and the tab may be closed
 
 comfy.registerExtension({
     name: "StepwiseGRPO.Runs",

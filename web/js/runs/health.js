@@ -28,7 +28,7 @@ export const MANY_FLAT_GROUPS = 1 / 3
  */
 export function healthOf(events, looks = []) {
     const lessons = sinceBack(events)
-    if (!lessons.length) return { level: "waiting", key: "none" }
+    if (!lessons.length) return events.length ? { level: "waiting", key: "tooFew", values: { count: 0, enough: ENOUGH } } : { level: "waiting", key: "none" }
     return spreadGone(lessons) ?? hacked(lessons, looks) ?? tooFar(lessons) ?? clipped(lessons) ?? flatGroups(lessons) ?? direction(lessons)
 }
 

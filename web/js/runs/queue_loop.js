@@ -23,7 +23,6 @@ const KEY = "stepwise_grpo.intent"
 const AWAKE = ["stepwise_grpo.runs", "status", "execution_success", "execution_error", "execution_interrupted", "reconnected"]
 const LOOK_ANYWAY = 5000 // ms, in case a message was lost
 const SILENT = 15 // s: requests fail while ComfyUI restarts, or while the page asks whether it may be left; longer is a failure
-const GRACE = 10 // s after a reload until the page has opened its workflow again
 
 export class Queueing {
     /** @type {Told} */
@@ -32,7 +31,6 @@ export class Queueing {
     #listeners = new Set()
     /** @type {(() => void)[]} */
     #ends = []
-    #resumedAt = -Infinity // s
     /** @type {number | null} since when no request was answered, s */
     #silentSince = null
     #leaving = false // requests fail while the page goes away; that ends nothing
@@ -57,6 +55,11 @@ export class Queueing {
         return this.#begin({ run: run.name, until, prompt: null, given: 0, version: run.version, dropped: run.dropped })
     }
 
+    /** Forget how queueing ended: something new begins. */
+    clear() {
+        if (!this.#told.intent) this.#set(null, { run: "", key: "" })
+    }
+
     /** No further prompt; the one in flight goes on. */
     stop() {
         if (this.#told.intent) this.#finish("")
@@ -78,7 +81,6 @@ export class Queueing {
     async resume() {
         const kept = JSON.parse(this.page.storage.getItem(KEY) ?? "null")
         if (!kept || this.#told.intent) return
-        this.#resumedAt = this.clock()
         await this.#begin(kept)
     }
 
@@ -115,7 +117,6 @@ export class Queueing {
         let summary = await this.#summaryOf(intent.run)
         let step = nextStep(intent, { summary, fate, workflow })
         if (step.key === "nothingNew") step = nextStep(intent, { summary: (summary = await this.#summaryOf(intent.run)), fate, workflow }) // a commit fell between two reads
-        if (["noNode", "linked"].includes(step.key ?? "") && this.clock() - this.#resumedAt < GRACE) step = { act: "wait" }
         const other = step.act === "queue" ? await this.page.inFlight(intent.run) : null
         if (!this.#goesOn(intent)) return
         if (step.act === "stop" || step.act === "done") return this.#finish(step.key ?? "done", step.values)

@@ -29,9 +29,8 @@ export function nextStep(intent, { summary, fate, workflow }) {
     if (fate?.state === "error") return stop("failed", { why: fate.message ?? "" })
     if (fate?.state === "cancelled") return stop("cancelled")
     if (summary.version >= intent.until) return { act: "done" }
-    if (!workflow.trains) return stop(workflow.linked ? "linked" : "noNode")
-    if (workflow.pinned.length) return stop("pinned", { version: workflow.pinned[0] })
     if (fate?.state === "waiting") return { act: "wait" }
+    if (!workflow.trains || workflow.pinned.length) return { act: "wait" } // another workflow is looked at, or an older version: the panel says so
     if (fate && given(summary) <= intent.given) return stop("nothingNew")
     if (summary.dropped - intent.dropped >= DROPS) return stop("dropped")
     if (summary.waiting >= AHEAD || summary.version + summary.waiting >= intent.until) return { act: "wait" }

@@ -54,7 +54,7 @@ export function runList({ store }) {
             draw({ runs: state.runs, open: state.open, alive: state.trainer?.alive ?? false })
             const now = nowOf(state)
             for (const { run, time } of rows) {
-                const text = ago(now - run.at)
+                const text = run.at ? ago(now - run.at) : ""
                 if (time.textContent !== text) time.textContent = text
             }
         },

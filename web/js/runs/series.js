@@ -31,7 +31,7 @@ export function seriesOf(events, looks) {
         clip: of("clip_fraction"),
         gains: versions.map((version) => steps(known.get(version)?.gain_by_step)),
         backs: events.flatMap((event) => (typeof event.back_to === "number" ? [{ x: event.version, to: event.back_to }] : [])),
-        klOff: kl.every((value) => value === null || value === 0),
+        klOff: kl.some((value) => value === 0) && kl.every((value) => value === null || value === 0),
     }
 }
 

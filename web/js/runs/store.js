@@ -28,7 +28,7 @@
 /** @typedef {(path: string, body?: object) => Promise<any>} Ask */
 
 const AT_MOST = 1000 // events of a run, as the server answers
-const MESSAGE = "stepwise_grpo.runs"
+export const MESSAGE = "stepwise_grpo.runs"
 
 /** @typedef {(name: string, listener: (data: any) => void) => (() => void)} OnServer */
 
@@ -104,7 +104,7 @@ export class Store {
         for (const run of fresh) this.#told.set(run.name, news.now)
         const late = news.now < before.now
         const runs = merged(all && !late ? before.runs.filter((run) => news.runs.some((other) => other.name === run.name)) : before.runs, fresh)
-        const open = before.open ?? runs[0]?.name ?? null
+        const open = before.open ?? (before.runs.length ? null : (runs[0]?.name ?? null)) // the first to come; in place of a run that is gone the artist chooses
         this.#set({ loaded: before.loaded || all, runs, open, ...(all ? { error: "" } : {}), ...(late ? {} : { trainer: news.trainer, now: news.now, heard: this.clock() }) })
     }
 
@@ -162,10 +162,7 @@ export class Store {
     #forget(gone) {
         const runs = this.#state.runs.filter((run) => !gone.includes(run.name))
         const { open } = this.#state
-        this.#set({ runs })
-        if (open === null || !gone.includes(open)) return
-        this.#set({ open: runs[0]?.name ?? null, detail: null, detailError: "" })
-        this.#again()
+        this.#set(open !== null && gone.includes(open) ? { runs, open: null, detail: null, detailError: "" } : { runs })
     }
 }
 

@@ -75,7 +75,7 @@ function aboutVersion(address, run, version, heldOut) {
 function facts(version, heldOut) {
     const lines = [
         version.version === 0 ? t("runs.versions.zero") : "",
-        version.reward === null ? "" : t("runs.rewardOf", { value: shown(version.reward) }),
+        version.reward === null ? "" : t("runs.versions.learntFrom", { value: shown(version.reward) }),
         heldOut === null ? "" : t("runs.chart.heldOutOf", { value: shown(heldOut) }),
         version.at ? new Date(1000 * version.at).toLocaleString() : "",
         version.back_to === null ? "" : t("runs.chart.back", { x: version.version, to: version.back_to }),

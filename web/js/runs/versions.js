@@ -91,24 +91,25 @@ export class VersionStrip {
     /** The tile as it is where nothing of it changed. @param {Version} version @param {boolean} noted */
     #kept(version, noted) {
         const chosen = version.version === this.#chosen
-        const key = JSON.stringify([version, noted, chosen, this.#run])
+        const heldOut = this.#detail?.looks.find((look) => look.version === version.version)?.reward_mean ?? null
+        const key = JSON.stringify([version, noted, chosen, heldOut, this.#run])
         const before = this.#tiles.get(version.version)
         const click = () => this.select(chosen ? null : version.version)
-        return before?.key === key ? before : { key, tile: tile(version, { address: this.context.address, run: this.#run, noted, chosen, click }) }
+        return before?.key === key ? before : { key, tile: tile(version, { address: this.context.address, run: this.#run, noted, chosen, heldOut, click }) }
     }
 }
 
-/** @param {Version} version @param {{address: (path: string) => string, run: string, noted: boolean, chosen: boolean, click: () => void}} more */
-function tile(version, { address, run, noted, chosen, click }) {
+/** @param {Version} version @param {{address: (path: string) => string, run: string, noted: boolean, chosen: boolean, heldOut: number | null, click: () => void}} more - `heldOut`: the mean reward of its own fixed-seed pictures */
+function tile(version, { address, run, noted, chosen, heldOut, click }) {
     const place = pictureOf(run, version)
     const picture = place ? element("img", { src: address(place), loading: "lazy", decoding: "async", alt: "" }) : element("span", { class: "sg-nopicture", "aria-hidden": "true" }, "–")
     const tags = [version.back_to !== null ? `↩ ${version.back_to}` : "", place && !version.look ? t("runs.versions.best") : "", noted ? "✎" : ""].filter(Boolean)
-    const label = [t("runs.versions.version", { n: version.version }), version.reward === null ? "" : t("runs.rewardOf", { value: shown(version.reward) })].filter(Boolean).join(", ")
+    const label = [t("runs.versions.version", { n: version.version }), heldOut === null ? "" : t("runs.chart.heldOutOf", { value: shown(heldOut) })].filter(Boolean).join(", ")
     return element(
         "button",
         { type: "button", class: "sg-tile", "aria-label": label, "aria-pressed": chosen ? "true" : "false", "data-version": version.version, click },
         picture,
         ...(tags.length ? [element("span", { class: "sg-tags" }, ...tags.map((tag) => element("span", { class: "sg-tag" }, tag)))] : []),
-        element("span", { class: "sg-tile-text" }, element("b", {}, `v${version.version}`), version.reward === null ? null : ` ${shown(version.reward)}`),
+        element("span", { class: "sg-tile-text" }, element("b", {}, `v${version.version}`), heldOut === null ? null : ` ${shown(heldOut)}`),
     )
 }
