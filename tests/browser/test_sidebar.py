@@ -126,7 +126,7 @@ def tall_shot(page, name: str) -> None:
 
 
 def shown_versions(page) -> list[int]:
-    return page.evaluate("[...document.querySelectorAll('.sg-tile')].map(tile => Number(tile.dataset.version))")
+    return page.evaluate("[...document.querySelectorAll('.sg-panel .sg-tile')].map(tile => Number(tile.dataset.version))")
 
 
 def expect(page, text: str, seconds: float = 60) -> None:
@@ -267,11 +267,15 @@ def test_pinned_in_live_lora_and_applied(page, complaints, trained, little):
     page.keyboard.press("Escape")  # an old version is refused for training, and ComfyUI's page says so in a box of its own
     note = "window.app.graph.nodes.find(n => n.type === 'StepwiseGRPO_LiveLoRA').widgets.map(w => String(w.value)).find(v => v.startsWith('my_first_run version'))"
     assert page.evaluate(note) == "my_first_run version 2"
+    newest, before = version_of(trained), len(history(trained))
+    panel.get_by_label("Keep queueing until version").fill(str(newest + 1))
     panel.get_by_role("button", name="Start", exact=True).or_(panel.get_by_role("button", name="Resume", exact=True)).click()
-    expect(page, "Queueing ended: Live LoRA is pinned to version 2.")
+    expect(page, f"Queueing: version {newest} of {newest + 1}.")
+    page.wait_for_timeout(3000)
+    assert len(history(trained)) == before and version_of(trained) == newest  # it waits for the pin to go
     panel.get_by_role("button", name="Unpin (newest)").last.click()
     assert live_loras(page) == [-1]
-    page.keyboard.press("Escape")
+    expect(page, f"Done: version {newest + 1} is there.", 120)
     assert complaints == []
 
 
@@ -413,7 +417,7 @@ def many(output: Path) -> None:
 
 
 PAINTED = """new Promise(done => {
-    const look = () => document.querySelectorAll('.sg-tile').length >= 60 && document.querySelectorAll('.sg-charts svg').length === 3 && document.querySelectorAll('.sg-run').length >= 200
+    const look = () => document.querySelectorAll('.sg-panel .sg-tile').length >= 60 && document.querySelectorAll('.sg-charts svg').length === 3 && document.querySelectorAll('.sg-run').length >= 200
         ? requestAnimationFrame(() => {
             const answered = performance.getEntriesByType('resource').filter(entry => /stepwise_grpo\\/runs\\/long/.test(entry.name)).at(-1)
             done([performance.now() - answered.responseEnd, answered.duration])
@@ -438,7 +442,7 @@ def test_many_runs_and_many_versions_stay_usable(page, complaints, place, capsys
     panel.get_by_label("Search runs").fill("")
     panel.get_by_role("button", name=re.compile("Show older")).click()
     wait_until(lambda: len(shown_versions(page)) == 180, 5)
-    took = page.evaluate("(() => { const from = performance.now(); document.querySelector('.sg-tile').click(); return performance.now() - from })()")
+    took = page.evaluate("(() => { const from = performance.now(); document.querySelector('.sg-panel .sg-tile').click(); return performance.now() - from })()")
     assert took < 300
     tall_shot(page, "many")
     shot(page, "many_top")
