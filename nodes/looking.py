@@ -28,7 +28,7 @@ from ..training.rollout import walk
 from ..training.trajectory import Prompt
 from . import convert
 from .base_model import base_of
-from .contact_sheet import clean_sheet, paste
+from .contact_sheet import paste
 from .progress import THROUGH_BOTH, Progress
 from .validate import as_trained
 
@@ -105,8 +105,7 @@ def paint(model: Any, vae: Any, question: Question, rows_per_call: int, reward: 
     limit = rows_per_call or convert.rows_of_rollout(model, question.shape, question.cfg)
     network = convert.velocity_of(model, prompts, question.negative, question.cfg, limit, progress.tick)
     noise = torch.stack([initial_noise(question.seed, prompt.index, question.shape) for prompt in prompts])
-    draw = clean_sheet(model, schedule.steps, progress)
-    states = walk(lambda *inputs: network(*inputs).float().cpu(), schedule, noise, question.seed, draw and (lambda k, states, clean: draw(k, clean)))
+    states = walk(lambda *inputs: network(*inputs).float().cpu(), schedule, noise, question.seed)  # without a sheet on the way: the page would show it in place of the finished pictures
     decode, pictures, rewards = convert.decoder(model, vae), [], []
     for rows in torch.arange(len(prompts)).split(limit):
         pictures.append(decode(states[rows]).float().cpu().clamp(0, 1))

@@ -72,12 +72,13 @@ def node(page: Any, kind: str) -> Picture:
 
 def sidebar(page: Any) -> Picture:
     """The sidebar tab, as long as it is."""
-    page.set_viewport_size({"width": 1920, "height": 1400})
+    page.set_viewport_size({"width": 1920, "height": 1800})
     page.locator(".stepwise-grpo-tab-button").click()
     panel = page.locator(".sg-panel")
     panel.get_by_text("Versions").first.wait_for()
     page.wait_for_timeout(2000)  # pictures load when they are seen
-    shot = Image.open(BytesIO(panel.screenshot())).convert("RGB")
+    shown = min(panel.evaluate("panel => panel.scrollHeight"), panel.bounding_box()["height"])
+    shot = Image.open(BytesIO(panel.screenshot())).convert("RGB").crop((0, 0, int(panel.bounding_box()["width"]), int(shown)))
     page.locator(".stepwise-grpo-tab-button").click()
     return shot
 
