@@ -26,6 +26,15 @@ def test_a_page_says_what_the_node_does_how_to_wire_it_and_what_can_go_wrong(nam
     assert len("\n".join(lines[1:]).split("\n## ")[0].strip()) > 50, "what the node does, before anything else"
 
 
+@pytest.mark.parametrize("page", sorted(FOLDER.rglob("*.md")), ids=lambda page: page.relative_to(FOLDER).as_posix())
+def test_a_page_in_every_language_shows_its_node(page):
+    """ComfyUI takes pictures from below docs/ for all languages."""
+    name = page.stem if page.stem in NODES else page.parent.name
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text("utf-8"))
+    assert shown[:1] == [f"images/{name}.jpg"]
+    assert 2_000 < (FOLDER / shown[0]).stat().st_size <= 40 * 1024
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_a_page_names_every_input_and_no_other_widget(name):
     text = text_of(name)
