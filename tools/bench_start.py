@@ -16,7 +16,7 @@ LIMIT = 200.0  # ms
 SHOWN = 12  # modules
 ROOT = Path(__file__).resolve().parent.parent
 ABOUT = "ms of ComfyUI's start that go into modules which only this pack imports (their own time; python -X importtime), each module's least of several starts"
-_LINE = re.compile(r"import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)")
+_LINE = re.compile(r"import time:\s*(\d+) \|\s*\d+ \|\s*(\S.*)")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

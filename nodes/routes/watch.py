@@ -100,7 +100,7 @@ async def keep_watching(server: Any) -> None:
 def start(server: Any) -> None:
     """Begin to watch when the server starts to serve."""
 
-    async def watching(_: Any) -> AsyncIterator[None]:
+    async def watching(app: Any) -> AsyncIterator[None]:
         task = asyncio.create_task(keep_watching(server))
         yield
         task.cancel()

@@ -35,7 +35,7 @@ def test_a_view_and_the_thumbnails_of_its_groups(server, id, prefix):
 @pytest.mark.parametrize("path, status", [("0123456789abcdef", 404), ("0123456789abcdef/0", 404), ("{id}/2", 404), ("{id}/-1", 400), ("{id}/view.json", 400), ("{id}/0.0", 400), ("{id}/99999", 400), ("{id}/%D9%A1", 400)])
 def test_what_is_not_there_is_said_in_a_sentence(server, id, path, status):
     found, answer, _ = ask(server, f"/stepwise_grpo/credit/{path.format(id=id)}")
-    assert found == status and ("press Run again" in answer["error"]) == (status == 404)
+    assert found == status and ("not stored any more" in answer["error"]) == (status == 404)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -58,6 +58,6 @@ def test_a_damaged_view_is_an_error_in_a_sentence(server, id):
     try:
         file.write_bytes(whole[:40])
         status, answer, _ = ask(server, f"/stepwise_grpo/credit/{id}")
-        assert status == 400 and "press Run again" in answer["error"]
+        assert status == 400 and answer["error"] == "this view is damaged"
     finally:
         file.write_bytes(whole)

@@ -76,8 +76,10 @@ def same(a: RunFolder, b: RunFolder) -> bool:
 
 
 def told(folder: RunFolder) -> list[dict]:
-    """Events but for the time they took."""
-    return [{key: value for key, value in event.items() if key != "at" and "seconds" not in key} for event in folder.events()]
+    """Events but for the time they took, the gains of the steps one by one."""
+    steps = lambda event: {f"gain of step {k}": gain for k, gain in enumerate(event.get("gain_by_step") or [])}
+    plain = lambda event: {key: value for key, value in event.items() if key not in ("at", "gain_by_step") and "seconds" not in key}
+    return [plain(event) | steps(event) for event in folder.events()]
 
 
 # one process
